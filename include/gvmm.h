@@ -1,0 +1,360 @@
+/* gvmm: GPU virtual memory, managed.
+ *
+ * Device buffers that grow without copying, share their memory, and are released in the right order.
+ * Needs no CUDA header: a gvmm_stream is a CUstream and a cudaStream_t, a gvmm_graph a CUgraph and a
+ * cudaGraph_t. Sizes and offsets are bytes; device addresses are uint64_t.
+ *
+ * Every function that can fail returns a gvmm_result and then writes its `out` parameters only on
+ * GVMM_OK; a failed call has changed nothing. Every function may be called from any thread, unless its
+ * comment says otherwise; none needs a current CUDA context, and all leave the current one as it was. */
+#ifndef GVMM_H
+#define GVMM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__)
+#define GVMM_API __attribute__((visibility("default")))
+#else
+#define GVMM_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define GVMM_VERSION_MAJOR 0
+#define GVMM_VERSION_MINOR 1
+#define GVMM_VERSION_PATCH 0
+
+/* Version of the library that is running, "0.1.0". Static. */
+GVMM_API const char *gvmm_version(void);
+
+typedef struct CUstream_st *gvmm_stream;
+typedef struct CUgraph_st *gvmm_graph;
+
+/* The device's legacy default stream, by its CUDA name. Where a stream may be given, NULL means "none given" and the comment says
+ * what is taken instead. A per-thread default stream (the token 2) is taken for the legacy one, which waits for it. */
+#define GVMM_STREAM_LEGACY ((gvmm_stream)0x1)
+
+/* ---------------------------------------------------------------------------------------------
+ * Errors: by what the caller can do about them.
+ * ------------------------------------------------------------------------------------------- */
+
+#define GVMM_RESULTS(X) \
+    X(OK, 0, "success") \
+    X(E_INVALID, 1, "an argument or option is wrong; the message names it") \
+    X(E_CLOSED, 2, "the buffer has been closed") \
+    X(E_NO_DEVICE_MEMORY, 3, "the device has no memory left") \
+    X(E_NO_HOST_MEMORY, 4, "the host has no memory left") \
+    X(E_NO_ADDRESS_SPACE, 5, "no range of device addresses is free for this size") \
+    X(E_CAPTURING, 6, "the stream is capturing: try again after the capture has ended") \
+    X(E_UNSUPPORTED, 7, "this device or driver cannot do it") \
+    X(E_NO_DRIVER, 8, "no usable CUDA driver was found; the message says what was tried") \
+    X(E_NOT_PERMITTED, 9, "the driver forbids it here: a host function, or missing rights") \
+    X(E_PEER_GONE, 10, "another process that is needed has gone") \
+    X(E_DRIVER, 11, "any other driver error; see the CUDA status")
+
+typedef enum gvmm_result {
+#define GVMM_X(name, value, text) GVMM_##name = value,
+    GVMM_RESULTS(GVMM_X)
+#undef GVMM_X
+} gvmm_result;
+
+/* Name of a result, "GVMM_E_CLOSED", and one sentence about it. Static; never NULL. */
+GVMM_API const char *gvmm_result_name(gvmm_result result);
+GVMM_API const char *gvmm_result_text(gvmm_result result);
+
+typedef struct gvmm_error {
+    gvmm_result result;
+    int status;         /* CUresult of the driver call that failed, or 0 */
+    const char *call;   /* its name, "cuMemCreate", or NULL if no driver call failed */
+    const char *object; /* what it was about, "memory", or NULL */
+    const char *text;   /* one line for people */
+} gvmm_error;
+
+/* Describes the last failure on the calling thread; GVMM_OK and empty texts if there was none. A successful call does not
+ * clear it.
+ *
+ * Owns     the texts are the thread's, until its next failure. Allocates nothing. */
+GVMM_API void gvmm_last_error(gvmm_error *out);
+
+/* What could not be reported by a return value: a driver call that failed while something was given back, or a wait that was
+ * left out because it would have destroyed a capture. `error->result` is GVMM_E_CAPTURING for the latter. */
+typedef void (*gvmm_warning_fn)(void *user, const gvmm_error *error);
+
+/* Sets who is told of warnings, in place of a line on standard error; NULL restores that.
+ *
+ * Owns     `user` must stay valid until another function is set and no call is in progress.
+ * Threads  `fn` runs on whatever thread releases something, one of gvmm's own too, with no lock held; it must not throw or
+ *          jump, and may call gvmm. */
+GVMM_API void gvmm_set_warning_handler(gvmm_warning_fn fn, void *user);
+
+/* ---------------------------------------------------------------------------------------------
+ * Options: where memory lies and who may touch it. The values are the driver's.
+ * ------------------------------------------------------------------------------------------- */
+
+typedef enum gvmm_allocation_type {
+    GVMM_ALLOCATION_PINNED = 1,
+    GVMM_ALLOCATION_MANAGED = 2 /* refused by today's drivers: GVMM_E_UNSUPPORTED */
+} gvmm_allocation_type;
+
+typedef enum gvmm_location_type {
+    GVMM_LOCATION_DEVICE = 1,
+    GVMM_LOCATION_HOST = 2,             /* needs GVMM_HANDLE_NONE */
+    GVMM_LOCATION_HOST_NUMA = 3,        /* of the node `numa_node` */
+    GVMM_LOCATION_HOST_NUMA_CURRENT = 4 /* of the node that the creating thread runs on */
+} gvmm_location_type;
+
+typedef enum gvmm_handle_type {
+    GVMM_HANDLE_NONE = 0,
+    GVMM_HANDLE_POSIX_FD = 1,
+    GVMM_HANDLE_WIN32 = 2, /* GVMM_E_UNSUPPORTED: needs security attributes */
+    GVMM_HANDLE_WIN32_KMT = 4,
+    GVMM_HANDLE_FABRIC = 8
+} gvmm_handle_type;
+
+typedef enum gvmm_granularity {
+    GVMM_GRANULARITY_MINIMUM = 0,
+    GVMM_GRANULARITY_RECOMMENDED = 1
+} gvmm_granularity;
+
+typedef enum gvmm_access {
+    GVMM_ACCESS_NONE = 0,
+    GVMM_ACCESS_READ = 1,
+    GVMM_ACCESS_READ_WRITE = 3
+} gvmm_access;
+
+typedef struct gvmm_options {
+    size_t struct_size; /* sizeof(gvmm_options); set by GVMM_OPTIONS_INIT */
+    gvmm_allocation_type allocation_type;
+    gvmm_location_type location;
+    int numa_node; /* for GVMM_LOCATION_HOST_NUMA */
+    gvmm_handle_type handle_type;
+    gvmm_granularity granularity;
+    bool gpu_direct_rdma;
+    uint64_t addr_hint;       /* wished address of a new buffer, or 0. A hint: another address may come */
+    uint64_t addr_align;      /* alignment of new addresses, a power of two; 0: the granularity */
+    const int *peers;         /* ordinals of further devices that may touch the memory; copied */
+    size_t peer_count;
+    gvmm_access self_access;  /* of the memory's own location */
+    gvmm_access peer_access;  /* of every peer */
+} gvmm_options;
+
+#define GVMM_OPTIONS_INIT \
+    { sizeof(gvmm_options), GVMM_ALLOCATION_PINNED, GVMM_LOCATION_DEVICE, 0, GVMM_HANDLE_POSIX_FD, \
+      GVMM_GRANULARITY_RECOMMENDED, false, 0, 0, NULL, 0, GVMM_ACCESS_READ_WRITE, GVMM_ACCESS_READ_WRITE }
+
+/* ---------------------------------------------------------------------------------------------
+ * Resource: a device, or the host, and the options of the memory that is made there.
+ * ------------------------------------------------------------------------------------------- */
+
+typedef struct gvmm_resource gvmm_resource;
+typedef struct gvmm_buffer gvmm_buffer;
+
+/* Makes a resource. Finds and starts the driver on first use, and holds the device's primary context (which CUDA makes for the
+ * purpose if it is not there) as long as the resource or a buffer of it lives; host locations hold none.
+ *
+ * device   ordinal. For host locations only asked whether such memory is supported.
+ * options  NULL: GVMM_OPTIONS_INIT. Copied.
+ * Returns  GVMM_E_INVALID      no such device, or an option is wrong or contradicts another; the message names it
+ *          GVMM_E_UNSUPPORTED  the device lacks what an option asks for
+ *          GVMM_E_NO_DRIVER, GVMM_E_NO_HOST_MEMORY, GVMM_E_DRIVER
+ * Owns     one reference to *out.
+ * Capture  allowed. */
+GVMM_API gvmm_result gvmm_resource_create(gvmm_resource **out, int device, const gvmm_options *options);
+
+/* One reference more, one less. Buffers hold their resource: giving it up while they live is harmless. Both take NULL. */
+GVMM_API gvmm_resource *gvmm_resource_retain(gvmm_resource *resource);
+GVMM_API void gvmm_resource_release(gvmm_resource *resource);
+
+/* The device's ordinal, or -1 for host locations. */
+GVMM_API int gvmm_resource_device(const gvmm_resource *resource);
+
+/* What every size is rounded up to, bytes. */
+GVMM_API size_t gvmm_resource_granularity(const gvmm_resource *resource);
+
+/* The options in force: with the node that GVMM_LOCATION_HOST_NUMA_CURRENT was resolved to, and `peers` pointing into the
+ * resource. */
+GVMM_API void gvmm_resource_options(const gvmm_resource *resource, gvmm_options *out);
+
+/* Can the device, can the CPU touch the memory? */
+GVMM_API bool gvmm_resource_is_device_accessible(const gvmm_resource *resource);
+GVMM_API bool gvmm_resource_is_host_accessible(const gvmm_resource *resource);
+
+/* ---------------------------------------------------------------------------------------------
+ * Buffer: a contiguous range of device addresses backed by physical memory that may be shared.
+ *
+ * Growing never changes the buffer it is given: the result is a second view of the same memory,
+ * longer by one chunk. Memory goes back to the driver when the last view of it is gone.
+ *
+ * A buffer records one stream, whose work is waited for before the buffer's memory is given up. The stream must
+ * outlive the buffer, or be replaced in it: the driver crashes when a destroyed stream is waited for. Work on other streams is
+ * for the caller to order.
+ * ------------------------------------------------------------------------------------------- */
+
+/* Makes a buffer of `size` bytes, rounded up to the granularity. Its bytes are zero. Size 0 gives an empty buffer, with address
+ * 0, and calls no driver.
+ *
+ * stream   recorded stream. NULL: the device's legacy default stream; for host locations none.
+ * Returns  GVMM_E_INVALID      resource or out is NULL, or the size does not fit 64 bits when rounded up
+ *          GVMM_E_NO_DEVICE_MEMORY, GVMM_E_NO_HOST_MEMORY, GVMM_E_NO_ADDRESS_SPACE, GVMM_E_UNSUPPORTED, GVMM_E_NOT_PERMITTED,
+ *          GVMM_E_DRIVER
+ * Owns     one reference to *out; *out holds the resource.
+ * Capture  allowed; waits for nothing. */
+GVMM_API gvmm_result gvmm_buffer_create(gvmm_buffer **out, gvmm_resource *resource, size_t size, gvmm_stream stream);
+
+/* Makes a buffer that shows `buffer`'s memory followed by at least `size - gvmm_buffer_size(buffer)` new bytes. No bytes are
+ * copied. The address stays the same where the address space behind the buffer is free; otherwise every chunk is mapped again at a
+ * new address, and both addresses work. The result records the same stream.
+ *
+ * size     wanted bytes in all; rounded up to the granularity. Not more than the buffer has: the result is a full alias (same
+ *          address, same size), and `chunk` has no effect.
+ * chunk    options for the new bytes alone, or NULL for the resource's own. Must name the same location. Not stored.
+ * Returns  GVMM_E_INVALID      a NULL, a size that overflows, or an option that is wrong or contradicts the resource
+ *          GVMM_E_CLOSED       the buffer was closed
+ *          GVMM_E_NO_DEVICE_MEMORY, GVMM_E_NO_HOST_MEMORY, GVMM_E_NO_ADDRESS_SPACE, GVMM_E_UNSUPPORTED, GVMM_E_NOT_PERMITTED,
+ *          GVMM_E_DRIVER       After any failure `buffer` is as it was and nothing else is left.
+ * Owns     one reference to *out. `buffer` stays open and yours.
+ * Threads  any, also on buffers that share memory, at the same time.
+ * Capture  allowed; waits for nothing. */
+GVMM_API gvmm_result gvmm_buffer_grow(gvmm_buffer **out, gvmm_buffer *buffer, size_t size, const gvmm_options *chunk);
+
+/* Waits for the stream, then gives up the buffer's share of its memory; address and size become 0. Closing a closed buffer does
+ * nothing. Memory that other buffers or graphs still hold stays where it is.
+ *
+ * stream   waited for, and recorded, in place of the recorded stream; NULL: the recorded one.
+ * Returns  GVMM_E_CAPTURING    the stream is capturing: the buffer stays open, its recorded stream unchanged
+ *          GVMM_E_INVALID      buffer is NULL
+ *          Else the memory is given up in every case, even if the wait fails; that and failures of giving back are warnings.
+ * Threads  any. Closing a buffer while another thread grows it is a mistake, but only defers the release.
+ * Capture  harms none: it waits in relaxed capture mode. Where waiting for a default stream would end a capture that a blocking
+ *          stream of the device has in progress, it gives up the memory without the wait, with one warning. */
+GVMM_API gvmm_result gvmm_buffer_close(gvmm_buffer *buffer, gvmm_stream stream);
+
+/* One reference more. Takes NULL. */
+GVMM_API gvmm_buffer *gvmm_buffer_retain(gvmm_buffer *buffer);
+
+/* One reference less. The last one closes an open buffer, waiting as gvmm_buffer_close does; if its recorded stream is capturing it
+ * does not wait, and warns once. Never fails. Takes NULL. */
+GVMM_API void gvmm_buffer_release(gvmm_buffer *buffer);
+
+/* 0 when empty or closed. NULL is as a closed buffer, here and below. */
+GVMM_API uint64_t gvmm_buffer_address(const gvmm_buffer *buffer);
+GVMM_API size_t gvmm_buffer_size(const gvmm_buffer *buffer);
+GVMM_API bool gvmm_buffer_is_closed(const gvmm_buffer *buffer);
+
+/* The resource, which the buffer holds as long as it lives, closed or not. Borrowed. */
+GVMM_API gvmm_resource *gvmm_buffer_resource(const gvmm_buffer *buffer);
+
+/* The recorded stream: NULL if none (host locations), GVMM_STREAM_LEGACY for the default stream. */
+GVMM_API gvmm_stream gvmm_buffer_stream(const gvmm_buffer *buffer);
+
+/* Replaces the recorded stream.
+ *
+ * Returns  GVMM_E_INVALID      stream is NULL
+ *          GVMM_E_CLOSED */
+GVMM_API gvmm_result gvmm_buffer_set_stream(gvmm_buffer *buffer, gvmm_stream stream);
+
+/* ---------------------------------------------------------------------------------------------
+ * Segments: a buffer's physical pieces. The driver's address-range queries see one of them only, so libraries that register
+ * memory (NCCL, UCX, RDMA) need all.
+ * ------------------------------------------------------------------------------------------- */
+
+typedef struct gvmm_segment {
+    uint64_t address;
+    size_t size;
+    uint64_t memory; /* identity of the physical memory: equal in two segments if and only if they show the same */
+    int device;      /* ordinal of the device that has it, or -1 for host memory */
+} gvmm_segment;
+
+/* Writes the first `capacity` segments, in address order, and the number of all of them. `segments` may be NULL if `capacity`
+ * is 0.
+ *
+ * Returns  GVMM_E_INVALID, GVMM_E_CLOSED */
+GVMM_API gvmm_result gvmm_buffer_segments(const gvmm_buffer *buffer, gvmm_segment *segments, size_t capacity, size_t *count);
+
+/* ---------------------------------------------------------------------------------------------
+ * Graphs: work recorded in a graph uses memory at every launch. A graph that retains a buffer's memory keeps it mapped until the
+ * graph, its executables and their launches in flight are gone, whatever becomes of the buffers.
+ * ------------------------------------------------------------------------------------------- */
+
+/* Makes `graph` hold the memory that the buffer has now. Later growth of the buffer is not held.
+ *
+ * Returns  GVMM_E_INVALID, GVMM_E_CLOSED, GVMM_E_NO_HOST_MEMORY, GVMM_E_UNSUPPORTED (driver before CUDA 11.3), GVMM_E_DRIVER
+ * Owns     the graph holds its own reference; the caller's is untouched. A thread of gvmm gives the memory back after the graph is
+ *          gone; gvmm_drain waits for that.
+ * Threads  not while another thread changes the graph: CUDA graphs are not thread-safe. */
+GVMM_API gvmm_result gvmm_buffer_retain_in_graph(gvmm_buffer *buffer, gvmm_graph graph);
+
+/* The same for the graph that `stream` is capturing into.
+ *
+ * Returns  also GVMM_E_INVALID  the stream is not capturing
+ * Capture  allowed, that is the purpose. */
+GVMM_API gvmm_result gvmm_buffer_retain_in_capture(gvmm_buffer *buffer, gvmm_stream stream);
+
+/* Waits until everything that was given up has gone back to the driver: what graphs that are gone had retained. Memory still
+ * held by buffers or graphs is not waited for.
+ *
+ * Threads  any but a driver thread (a host function): GVMM_E_NOT_PERMITTED there is not detected and would not return.
+ * Capture  allowed. */
+GVMM_API void gvmm_drain(void);
+
+/* ---------------------------------------------------------------------------------------------
+ * Mappings made elsewhere.
+ * ------------------------------------------------------------------------------------------- */
+
+/* Gives back what a wrapped buffer shows. `stream` is the one to wait for, or NULL. Anything but GVMM_OK becomes a warning. */
+typedef gvmm_result (*gvmm_free_fn)(void *user, uint64_t address, size_t size, gvmm_stream stream);
+
+/* Makes a buffer of a mapping that gvmm did not make. It can be closed and released like any other; it cannot grow.
+ *
+ * stream   recorded stream, as in gvmm_buffer_create.
+ * free     called once, when the buffer is closed or last released, in place of waiting and unmapping. NULL:
+ *          gvmm_resource_deallocate. A wrapper that owns nothing passes a function that does nothing.
+ * Returns  GVMM_E_INVALID      a NULL, or address or size 0
+ *          GVMM_E_NO_HOST_MEMORY
+ * Owns     one reference to *out, which holds the resource. After a failure `free` is not called.
+ * Threads  `free` runs on the thread that closes or last releases, with no lock held. */
+GVMM_API gvmm_result gvmm_buffer_wrap(gvmm_buffer **out, gvmm_resource *resource, uint64_t address, size_t size,
+                                      gvmm_stream stream, gvmm_free_fn free, void *user);
+
+/* Unmaps `size` bytes at `address` and frees that reservation: for a mapping made by hand that is one reservation, wholly mapped,
+ * whose memory handles have been released. Buffers made by gvmm never need it.
+ *
+ * stream   waited for first, as in gvmm_buffer_close; NULL: nothing is. A host location waits for real streams only.
+ * Returns  GVMM_E_CAPTURING    the stream is capturing; nothing was done
+ *          the first failure of unmapping and freeing; both are tried
+ *          GVMM_OK for address 0 or size 0, without waiting for more than the stream
+ * Capture  as gvmm_buffer_close. */
+GVMM_API gvmm_result gvmm_resource_deallocate(gvmm_resource *resource, uint64_t address, size_t size, gvmm_stream stream);
+
+/* ---------------------------------------------------------------------------------------------
+ * Statistics
+ * ------------------------------------------------------------------------------------------- */
+
+typedef struct gvmm_stats {
+    uint64_t physical_bytes;    /* memory created and not released */
+    uint64_t mapped_bytes;      /* sum of live mappings: memory mapped twice counts twice */
+    uint64_t reserved_bytes;    /* addresses */
+    uint64_t buffers;           /* open buffers */
+    uint64_t mappings;          /* live mappings, each with its place in a range */
+    uint64_t memories;          /* physical chunks */
+    uint64_t reservations;
+    uint64_t allocations;       /* since the start: buffers made by gvmm_buffer_create, but for empty ones */
+    uint64_t grows_in_place;    /* since the start */
+    uint64_t grows_moved;       /* since the start */
+    uint64_t aliases;           /* since the start: grows that needed no memory */
+    uint64_t driver_calls;      /* since the start; process-wide figure only, 0 for a resource */
+    uint64_t releases_waiting;  /* given up and not yet back at the driver; process-wide figure only */
+} gvmm_stats;
+
+/* Figures of one resource, or of the process if it is NULL. Each is true at some moment during the call; together they are not a
+ * snapshot while other threads work. */
+GVMM_API void gvmm_get_stats(const gvmm_resource *resource, gvmm_stats *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
