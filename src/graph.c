@@ -1,0 +1,49 @@
+/* Graphs hold ranges through CUDA user objects. */
+#include "internal.h"
+
+/* Runs on a driver thread where every driver call is refused: all it may do is hand the range over. */
+static void graph_is_gone(void *data) { gvmm__retire(data); }
+
+/* Takes `held` over, also on failure. */
+static gvmm_result hold(gvmm_graph graph, retired *held)
+{
+    CUuserObject object;
+    gvmm_result r = DRIVER(cuUserObjectCreate, &object, held, graph_is_gone, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);
+    if (r) {
+        gvmm__retire(held);
+        return r;
+    }
+    r = DRIVER(cuGraphRetainUserObject, graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE);
+    if (r) DRIVER_UNDO("user object", (uintptr_t)object, cuUserObjectRelease, object, 1);
+    return r;
+}
+
+gvmm_result gvmm_buffer_retain_in_graph(gvmm_buffer *buffer, gvmm_graph graph)
+{
+    if (!buffer || !graph) return gvmm__fail(GVMM_E_INVALID, "%s is NULL", buffer ? "graph" : "buffer");
+    range *r;
+    gvmm_result failed = gvmm__buffer_borrow(&r, buffer);
+    if (failed || !r) return failed; /* an empty buffer has nothing to hold */
+    failed = gvmm__retire_start();
+    retired *held = failed ? NULL : gvmm__alloc(sizeof *held);
+    if (!held) {
+        gvmm__range_release(r);
+        return failed ? failed : GVMM_E_NO_HOST_MEMORY;
+    }
+    held->range = r;
+    gvmm__hold();
+    return gvmm__about(hold(graph, held), "graph", "%p", (void *)graph);
+}
+
+gvmm_result gvmm_buffer_retain_in_capture(gvmm_buffer *buffer, gvmm_stream stream)
+{
+    if (!buffer || !stream) return gvmm__fail(GVMM_E_INVALID, "%s is NULL", buffer ? "stream" : "buffer");
+    CUstreamCaptureStatus status;
+    cuuint64_t id;
+    CUgraph graph = NULL;
+    gvmm_result r = DRIVER(cuStreamGetCaptureInfo, stream, &status, &id, &graph, NULL, NULL);
+    if (r) return gvmm__about(r, "stream", "%p", (void *)stream);
+    if (status != CU_STREAM_CAPTURE_STATUS_ACTIVE || !graph)
+        return gvmm__fail(GVMM_E_INVALID, "stream %p is not capturing", (void *)stream);
+    return gvmm_buffer_retain_in_graph(buffer, graph);
+}

@@ -1,0 +1,269 @@
+/* The library's map: what each file offers to those on its left.
+ *
+ *     buffer, graph → resource → retire → options → range → mapping → reservation, memory
+ *                   → stream → device → stats → driver → host → error
+ *
+ * A file uses only what is to its right (tools/check_includes.sh). Objects are reference counted; `create` and `retain` give a
+ * reference, `release` takes one, takes NULL, and makes the one driver call that undoes the object. Host memory is allocated before
+ * the driver call whose result it will hold. */
+#ifndef GVMM_INTERNAL_H
+#define GVMM_INTERNAL_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "gvmm.h"
+#include "gvmm/driver.h"
+#include "ref.h"
+
+/* ---- error.c: what failed, per thread; warnings ---- */
+
+/* Record a failure and return `result`. The layer that first sees a failure does this; nobody records it again. */
+gvmm_result gvmm__fail(gvmm_result result, const char *format, ...) __attribute__((format(printf, 2, 3)));
+gvmm_result gvmm__fail_driver(gvmm_driver_call call, CUresult status);
+
+/* Adds what the failed driver call was about: "memory", "2097152 bytes on device 0". Returns `result`, which may be better than
+ * what the status alone said. Does nothing for GVMM_OK. */
+gvmm_result gvmm__about(gvmm_result result, const char *object, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* Keep a failure while something else is tried, and put it back. */
+typedef struct saved_error {
+    gvmm_error error;
+    char text[192];
+} saved_error;
+void gvmm__error_save(saved_error *out);
+gvmm_result gvmm__error_restore(const saved_error *saved);
+
+/* Tells the warning handler. Does not touch the thread's last error. */
+void gvmm__warn(gvmm_result result, const char *object, uint64_t address, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+void gvmm__warn_driver(gvmm_driver_call call, CUresult status, const char *object, uint64_t address);
+
+/* ---- host.c: host memory, small locks ---- */
+
+void *gvmm__alloc(size_t size); /* NULL, and the failure recorded, when there is none */
+void gvmm__free(void *ptr);
+
+/* Set by the fault wrapper: true makes the next allocation fail. */
+extern bool (*gvmm__host_fault)(void);
+
+/* A lock for a few loads and stores. Never held across a call. */
+typedef atomic_flag small_lock;
+void gvmm__lock(small_lock *lock);
+void gvmm__unlock(small_lock *lock);
+
+/* Counts objects made with the driver table and the allocator in use, which cannot be replaced while there are any. */
+void gvmm__hold(void);
+void gvmm__unhold(void);
+bool gvmm__held(void);
+
+/* ---- driver.c: the table in use ---- */
+
+extern const gvmm_driver *gvmm__driver;
+extern atomic_ullong gvmm__driver_calls;
+
+static inline CUresult gvmm__counted(CUresult status)
+{
+    atomic_fetch_add_explicit(&gvmm__driver_calls, 1, memory_order_relaxed);
+    return status;
+}
+
+/* DRIVER(cuMemMap, ...) makes a driver call and gives a gvmm_result, the failure recorded. DRIVER_QUIET gives the CUresult and
+ * records nothing. DRIVER_UNDO(object, address, cuMemUnmap, ...) is for calls that give something back: a failure is a warning,
+ * and none at all when the driver has shut down already. */
+#define DRIVER_QUIET(name, ...) gvmm__counted(gvmm__driver->name(__VA_ARGS__))
+#define DRIVER(name, ...) gvmm__checked(GVMM_CALL_##name, DRIVER_QUIET(name, __VA_ARGS__))
+#define DRIVER_UNDO(object, address, name, ...) \
+    gvmm__checked_undo(GVMM_CALL_##name, DRIVER_QUIET(name, __VA_ARGS__), object, address)
+
+static inline gvmm_result gvmm__checked(gvmm_driver_call call, CUresult status)
+{
+    return status == CUDA_SUCCESS ? GVMM_OK : gvmm__fail_driver(call, status);
+}
+
+static inline void gvmm__checked_undo(gvmm_driver_call call, CUresult status, const char *object, uint64_t address)
+{
+    if (status != CUDA_SUCCESS && status != CUDA_ERROR_DEINITIALIZED) gvmm__warn_driver(call, status, object, address);
+}
+
+/* ---- stats.c: what is alive and what has happened ---- */
+
+#define GVMM_STATS(X) \
+    X(physical_bytes) X(mapped_bytes) X(reserved_bytes) X(buffers) X(mappings) X(memories) X(reservations) \
+    X(allocations) X(grows_in_place) X(grows_moved) X(aliases)
+
+typedef enum stat {
+#define GVMM_X(name) STAT_##name,
+    GVMM_STATS(GVMM_X)
+#undef GVMM_X
+    STAT_COUNT
+} stat;
+
+/* A resource's figures. Memory and reservations hold it, as they may outlive the resource. */
+typedef struct account {
+    ref refs;
+    atomic_ullong figures[STAT_COUNT];
+} account;
+
+account *gvmm__account_create(void);
+account *gvmm__account_retain(account *a);
+void gvmm__account_release(account *a);
+
+/* Adds to (or, with a negated amount, takes from) the account's figure and the process's. */
+void gvmm__account_add(account *a, stat which, uint64_t amount);
+void gvmm__account_read(const account *a, gvmm_stats *out); /* NULL: the process */
+
+/* ---- device.c: a device's primary context and capabilities ---- */
+
+typedef struct device {
+    int ordinal;       /* -1: a host location; the rest is then unused */
+    CUdevice handle;
+    CUcontext primary; /* retained */
+} device;
+
+/* Retains the device's primary context. */
+gvmm_result gvmm__device_open(device *out, int ordinal);
+void gvmm__device_close(device *d);
+
+/* Asks a capability; *out is false also for drivers that do not know the question. */
+gvmm_result gvmm__device_can(bool *out, CUdevice handle, CUdevice_attribute attribute);
+
+/* Makes a context current until gvmm__context_leave, which puts the old one back. */
+gvmm_result gvmm__context_enter(CUcontext context);
+void gvmm__context_leave(void);
+
+/* ---- stream.c: the recorded stream and the wait before memory is given up ---- */
+
+/* NULL, legacy and per-thread tokens: everything that is not a stream made by cuStreamCreate. */
+static inline bool gvmm__stream_is_default(gvmm_stream stream) { return (uintptr_t)stream <= 2; }
+
+/* What a buffer on `d` records for a stream that a caller names: real streams as they are, the legacy token for default streams on
+ * a device, NULL for default streams on the host. */
+gvmm_stream gvmm__stream_recorded(gvmm_stream stream, const device *d);
+
+/* GVMM_E_CAPTURING if a real stream is capturing; another failure if that cannot be told. */
+gvmm_result gvmm__stream_check(gvmm_stream stream);
+
+/* Waits in relaxed capture mode for a recorded stream, which is not capturing. Where waiting for the default stream would end
+ * another's capture, warns and does not wait. A wait that fails is a warning too. `address` is for the text. */
+void gvmm__stream_wait(gvmm_stream stream, const device *d, uint64_t address);
+
+/* ---- memory.c, reservation.c: undone by cuMemRelease, cuMemAddressFree ---- */
+
+/* Where memory is made and who may touch it; what options come down to. */
+typedef struct placement {
+    CUmemAllocationProp prop;
+    size_t granularity;   /* bytes */
+    uint64_t addr_hint;
+    uint64_t addr_align;
+    unsigned access_count;
+    CUmemAccessDesc access[];
+} placement;
+
+/* Physical memory. Access belongs to it, so that a chunk is as open wherever it is mapped. */
+typedef struct memory {
+    ref refs;
+    unsigned access_count;
+    size_t size;
+    CUmemGenericAllocationHandle handle;
+    account *account;
+    int device;           /* ordinal, -1: host */
+    CUmemAccessDesc access[];
+} memory;
+
+gvmm_result gvmm__memory_create(memory **out, const placement *p, size_t size, account *a);
+memory *gvmm__memory_retain(memory *m);
+void gvmm__memory_release(memory *m);
+
+typedef struct reservation {
+    ref refs;
+    uint64_t base;
+    size_t size;
+    account *account;
+} reservation;
+
+/* `hint` 0: anywhere. `align` 0: the granularity. */
+gvmm_result gvmm__reservation_create(reservation **out, size_t size, uint64_t align, uint64_t hint, account *a);
+
+/* Reserves exactly [address, address + size), or nothing. NULL if that is not to be had, and no failure recorded. */
+reservation *gvmm__reservation_probe(uint64_t address, size_t size, account *a);
+reservation *gvmm__reservation_retain(reservation *r);
+void gvmm__reservation_release(reservation *r);
+
+/* ---- mapping.c: undone by cuMemUnmap, and only then drops memory and reservation ---- */
+
+typedef struct mapping {
+    uint64_t address; /* its size is the memory's */
+    memory *memory;
+    reservation *reservation;
+} mapping;
+
+/* Maps the whole of `what` and opens it to its readers. Holds both. */
+gvmm_result gvmm__mapping_open(mapping *out, reservation *where, uint64_t address, memory *what);
+void gvmm__mapping_close(mapping *m);
+
+/* ---- range.c: the immutable chain of adjacent mappings ---- */
+
+/* One link: a mapping and the range in front of it. A range grown in place is the old range plus one link, so it costs the same however
+ * long the range is, and the ranges share all other links. */
+typedef struct range {
+    ref refs;
+    struct range *before; /* NULL for the first link */
+    size_t total;         /* bytes up to the end of this link */
+    mapping mapping;
+} range;
+
+static inline uint64_t gvmm__range_base(const range *r)
+{
+    return r->mapping.address + r->mapping.memory->size - r->total;
+}
+
+/* `before` (may be NULL) followed by `what`, mapped right behind it at `address`. Holds all three. */
+gvmm_result gvmm__range_extend(range **out, range *before, reservation *where, uint64_t address, memory *what);
+
+/* Every memory of `from` mapped again, in order, from `address` on. */
+gvmm_result gvmm__range_move(range **out, const range *from, reservation *where, uint64_t address);
+range *gvmm__range_retain(range *r);
+void gvmm__range_release(range *r);
+
+/* ---- options.c: options → placement ---- */
+
+gvmm_result gvmm__options_check(gvmm_options *out, const gvmm_options *given);
+gvmm_result gvmm__placement_create(placement **out, const gvmm_options *options, int ordinal);
+
+/* Rounds up; false if it does not fit. */
+bool gvmm__round_up(size_t *size, size_t granularity);
+
+/* ---- retire.c: ranges handed over by driver threads, given back by a thread of ours ---- */
+
+typedef struct retired {
+    range *range;
+    struct retired *next;
+} retired;
+
+/* Starts the thread if it is not running. After that, gvmm__retire cannot fail. */
+gvmm_result gvmm__retire_start(void);
+void gvmm__retire(retired *r);
+uint64_t gvmm__retire_waiting(void);
+
+/* ---- resource.c ---- */
+
+struct gvmm_resource {
+    ref refs;
+    gvmm_options options;
+    int ordinal;          /* as given; also for host locations, where it was asked what it can do */
+    device device;
+    placement *placement;
+    account *account;
+    int peers[];
+};
+
+/* ---- buffer.c ---- */
+
+/* The buffer's range, retained, or NULL if it is empty. */
+gvmm_result gvmm__buffer_borrow(range **out, const gvmm_buffer *buffer);
+
+#endif

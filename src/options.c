@@ -1,0 +1,205 @@
+/* Options: checked, and brought down to what the driver takes. */
+#include <stddef.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+bool gvmm__round_up(size_t *size, size_t granularity)
+{
+    size_t over = *size % granularity;
+    if (over == 0) return true;
+    if (*size > SIZE_MAX - (granularity - over)) return false;
+    *size += granularity - over;
+    return true;
+}
+
+static bool on_device(const gvmm_options *o) { return o->location == GVMM_LOCATION_DEVICE; }
+
+static gvmm_result bad(const char *field, long long value)
+{
+    return gvmm__fail(GVMM_E_INVALID, "option %s: %lld is not an allowed value", field, value);
+}
+
+static bool is_access(gvmm_access access)
+{
+    return access == GVMM_ACCESS_NONE || access == GVMM_ACCESS_READ || access == GVMM_ACCESS_READ_WRITE;
+}
+
+static gvmm_result check_values(const gvmm_options *o)
+{
+    if (o->allocation_type != GVMM_ALLOCATION_PINNED && o->allocation_type != GVMM_ALLOCATION_MANAGED)
+        return bad("allocation_type", o->allocation_type);
+    if (o->location < GVMM_LOCATION_DEVICE || o->location > GVMM_LOCATION_HOST_NUMA_CURRENT)
+        return bad("location", o->location);
+    switch (o->handle_type) {
+    case GVMM_HANDLE_NONE:
+    case GVMM_HANDLE_POSIX_FD:
+    case GVMM_HANDLE_WIN32:
+    case GVMM_HANDLE_WIN32_KMT:
+    case GVMM_HANDLE_FABRIC: break;
+    default: return bad("handle_type", o->handle_type);
+    }
+    if (o->granularity != GVMM_GRANULARITY_MINIMUM && o->granularity != GVMM_GRANULARITY_RECOMMENDED)
+        return bad("granularity", o->granularity);
+    if (!is_access(o->self_access)) return bad("self_access", o->self_access);
+    if (!is_access(o->peer_access)) return bad("peer_access", o->peer_access);
+    if (o->addr_align & (o->addr_align - 1)) return bad("addr_align", (long long)o->addr_align);
+    if (o->peer_count && !o->peers) return gvmm__fail(GVMM_E_INVALID, "option peers is NULL, peer_count %zu", o->peer_count);
+    if (o->peer_count > 1024) return bad("peer_count", (long long)o->peer_count);
+    if (o->location == GVMM_LOCATION_HOST_NUMA && o->numa_node < 0) return bad("numa_node", o->numa_node);
+    return GVMM_OK;
+}
+
+/* What no device can do, and what options contradict each other. */
+static gvmm_result check_together(const gvmm_options *o)
+{
+    if (o->allocation_type == GVMM_ALLOCATION_MANAGED)
+        return gvmm__fail(GVMM_E_UNSUPPORTED, "option allocation_type: drivers refuse managed memory here");
+    if (o->handle_type == GVMM_HANDLE_WIN32)
+        return gvmm__fail(GVMM_E_UNSUPPORTED, "option handle_type: win32 needs security attributes, which gvmm does not take");
+    if (o->location == GVMM_LOCATION_HOST && o->handle_type != GVMM_HANDLE_NONE)
+        return gvmm__fail(GVMM_E_INVALID, "option location: host memory cannot be exported, it needs handle_type=None");
+    return GVMM_OK;
+}
+
+/* The driver refuses "the current node" for every id. */
+static int current_node(void)
+{
+    unsigned cpu, node;
+    return syscall(SYS_getcpu, &cpu, &node, NULL) == 0 ? (int)node : 0;
+}
+
+gvmm_result gvmm__options_check(gvmm_options *out, const gvmm_options *given)
+{
+    gvmm_options o = GVMM_OPTIONS_INIT;
+    if (given) {
+        if (given->struct_size != sizeof o)
+            return gvmm__fail(GVMM_E_INVALID, "options: struct_size is %zu, not %zu: start from GVMM_OPTIONS_INIT",
+                              given->struct_size, sizeof o);
+        o = *given;
+    }
+    gvmm_result r = check_values(&o);
+    if (!r) r = check_together(&o);
+    if (r) return r;
+    if (o.location == GVMM_LOCATION_HOST_NUMA_CURRENT) {
+        o.location = GVMM_LOCATION_HOST_NUMA;
+        o.numa_node = current_node();
+    }
+    *out = o;
+    return GVMM_OK;
+}
+
+static gvmm_result need(CUdevice device, CUdevice_attribute attribute, const char *what)
+{
+    bool can;
+    gvmm_result r = gvmm__device_can(&can, device, attribute);
+    if (r || can) return r;
+    return gvmm__fail(GVMM_E_UNSUPPORTED, "%s is not supported on this device", what);
+}
+
+static gvmm_result check_capabilities(const gvmm_options *o, CUdevice device)
+{
+    static const struct {
+        gvmm_location_type location;
+        CUdevice_attribute attribute;
+        const char *what;
+    } locations[] = {
+        {GVMM_LOCATION_DEVICE, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, "virtual memory management"},
+        {GVMM_LOCATION_HOST, CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+         "virtual memory management of host memory"},
+        {GVMM_LOCATION_HOST_NUMA, CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+         "virtual memory management of host NUMA memory"},
+    };
+    static const struct {
+        gvmm_handle_type type;
+        CUdevice_attribute attribute;
+        const char *what;
+    } handles[] = {
+        {GVMM_HANDLE_POSIX_FD, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, "handle_type posix_fd"},
+        {GVMM_HANDLE_WIN32_KMT, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_WIN32_KMT_HANDLE_SUPPORTED, "handle_type win32_kmt"},
+        {GVMM_HANDLE_FABRIC, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED, "handle_type fabric"},
+    };
+    gvmm_result r = GVMM_OK;
+    for (size_t i = 0; !r && i < sizeof locations / sizeof *locations; i++)
+        if (locations[i].location == o->location) r = need(device, locations[i].attribute, locations[i].what);
+    for (size_t i = 0; !r && i < sizeof handles / sizeof *handles; i++)
+        if (handles[i].type == o->handle_type) r = need(device, handles[i].attribute, handles[i].what);
+    /* RDMA with VMM: integrated GPUs say yes to the general question and then fail. */
+    if (!r && o->gpu_direct_rdma)
+        r = need(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, "GPU Direct RDMA");
+    return r;
+}
+
+/* A peer must exist, and reach the owner's memory; host memory is in reach of all. */
+static gvmm_result check_peer(const gvmm_options *o, CUdevice owner, int peer)
+{
+    CUdevice handle;
+    CUresult status = DRIVER_QUIET(cuDeviceGet, &handle, peer);
+    if (status == CUDA_ERROR_INVALID_DEVICE || status == CUDA_ERROR_INVALID_VALUE)
+        return gvmm__fail(GVMM_E_INVALID, "option peers: there is no device %d", peer);
+    if (status != CUDA_SUCCESS) return gvmm__fail_driver(GVMM_CALL_cuDeviceGet, status);
+    if (!on_device(o) || handle == owner) return GVMM_OK;
+    int can = 0;
+    gvmm_result r = DRIVER(cuDeviceCanAccessPeer, &can, handle, owner);
+    if (r || can) return r;
+    return gvmm__fail(GVMM_E_UNSUPPORTED, "option peers: device %d cannot access the memory of device %d", peer, owner);
+}
+
+static CUmemLocation owner_of(const gvmm_options *o, CUdevice device)
+{
+    int id = on_device(o) ? device : o->location == GVMM_LOCATION_HOST_NUMA ? o->numa_node : 0;
+    return (CUmemLocation){(CUmemLocationType)o->location, id};
+}
+
+/* The owner first, then each peer; nobody is granted nothing. */
+static unsigned list_access(CUmemAccessDesc *list, const gvmm_options *o, CUmemLocation owner)
+{
+    unsigned count = 0;
+    if (o->self_access) list[count++] = (CUmemAccessDesc){owner, (CUmemAccess_flags)o->self_access};
+    for (size_t i = 0; o->peer_access && i < o->peer_count; i++)
+        list[count++] = (CUmemAccessDesc){{CU_MEM_LOCATION_TYPE_DEVICE, o->peers[i]}, (CUmemAccess_flags)o->peer_access};
+    return count;
+}
+
+static gvmm_result ask_granularity(placement *p, const gvmm_options *o)
+{
+    CUmemAllocationGranularity_flags option = o->granularity == GVMM_GRANULARITY_MINIMUM
+                                                  ? CU_MEM_ALLOC_GRANULARITY_MINIMUM
+                                                  : CU_MEM_ALLOC_GRANULARITY_RECOMMENDED;
+    gvmm_result r = DRIVER(cuMemGetAllocationGranularity, &p->granularity, &p->prop, option);
+    if (!r && p->granularity == 0) r = gvmm__fail(GVMM_E_DRIVER, "the driver says that the granularity is 0");
+    if (!r && o->addr_hint % p->granularity)
+        r = gvmm__fail(GVMM_E_INVALID, "option addr_hint: 0x%llx is not a multiple of the granularity, %zu",
+                       (unsigned long long)o->addr_hint, p->granularity);
+    return r;
+}
+
+gvmm_result gvmm__placement_create(placement **out, const gvmm_options *o, int ordinal)
+{
+    CUdevice device;
+    gvmm_result r = DRIVER(cuDeviceGet, &device, ordinal);
+    if (r) return gvmm__about(GVMM_E_INVALID, "device", "%d", ordinal);
+    r = check_capabilities(o, device);
+    for (size_t i = 0; !r && i < o->peer_count; i++) r = check_peer(o, device, o->peers[i]);
+    if (r) return r;
+
+    placement *p = gvmm__alloc(sizeof *p + (1 + o->peer_count) * sizeof p->access[0]);
+    if (!p) return GVMM_E_NO_HOST_MEMORY;
+    memset(p, 0, sizeof *p);
+    p->prop.type = (CUmemAllocationType)o->allocation_type;
+    p->prop.requestedHandleTypes = (CUmemAllocationHandleType)o->handle_type;
+    p->prop.location = owner_of(o, device);
+    p->prop.allocFlags.gpuDirectRDMACapable = o->gpu_direct_rdma;
+    p->addr_hint = o->addr_hint;
+    p->addr_align = o->addr_align;
+    p->access_count = list_access(p->access, o, p->prop.location);
+    r = ask_granularity(p, o);
+    if (r) {
+        gvmm__free(p);
+        return r;
+    }
+    *out = p;
+    return GVMM_OK;
+}

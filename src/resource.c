@@ -1,0 +1,105 @@
+/* A device, or the host, and the options of the memory that is made there. */
+#include <string.h>
+
+#include "internal.h"
+
+/* Copies the options, with the peers behind the resource, so that one object is all that is to be freed. */
+static gvmm_resource *new_resource(int ordinal, const gvmm_options *o)
+{
+    gvmm_resource *resource = gvmm__alloc(sizeof *resource + o->peer_count * sizeof resource->peers[0]);
+    if (!resource) return NULL;
+    memset(resource, 0, sizeof *resource);
+    ref_init(&resource->refs);
+    resource->options = *o;
+    resource->options.peers = o->peer_count ? resource->peers : NULL;
+    resource->ordinal = ordinal;
+    resource->device.ordinal = -1;
+    for (size_t i = 0; i < o->peer_count; i++) resource->peers[i] = o->peers[i];
+    return resource;
+}
+
+gvmm_result gvmm_resource_create(gvmm_resource **out, int device, const gvmm_options *options)
+{
+    if (!out) return gvmm__fail(GVMM_E_INVALID, "out is NULL");
+    const gvmm_driver *driver;
+    gvmm_options checked;
+    gvmm_result r = gvmm__options_check(&checked, options);
+    if (!r) r = gvmm_driver_get(&driver);
+    if (r) return r;
+
+    gvmm_resource *resource = new_resource(device, &checked);
+    if (!resource) return GVMM_E_NO_HOST_MEMORY;
+    resource->account = gvmm__account_create();
+    r = resource->account ? GVMM_OK : GVMM_E_NO_HOST_MEMORY;
+    if (!r) r = gvmm__placement_create(&resource->placement, &checked, device);
+    if (!r && checked.location == GVMM_LOCATION_DEVICE) r = gvmm__device_open(&resource->device, device);
+    if (r) {
+        gvmm_resource_release(resource);
+        return r;
+    }
+    *out = resource;
+    return GVMM_OK;
+}
+
+gvmm_resource *gvmm_resource_retain(gvmm_resource *resource)
+{
+    if (resource) ref_retain(&resource->refs);
+    return resource;
+}
+
+/* Also the end of one that was only half made. */
+void gvmm_resource_release(gvmm_resource *resource)
+{
+    if (!resource || !ref_release(&resource->refs)) return;
+    gvmm__device_close(&resource->device);
+    gvmm__free(resource->placement);
+    account *a = resource->account;
+    gvmm__free(resource);
+    gvmm__account_release(a); /* last: from here on the allocator may be replaced */
+}
+
+int gvmm_resource_device(const gvmm_resource *resource) { return resource ? resource->device.ordinal : -1; }
+
+size_t gvmm_resource_granularity(const gvmm_resource *resource)
+{
+    return resource ? resource->placement->granularity : 0;
+}
+
+void gvmm_resource_options(const gvmm_resource *resource, gvmm_options *out) { *out = resource->options; }
+
+bool gvmm_resource_is_device_accessible(const gvmm_resource *resource)
+{
+    const gvmm_options *o = &resource->options;
+    bool peers_may = o->peer_count && o->peer_access;
+    return o->location == GVMM_LOCATION_DEVICE || peers_may;
+}
+
+bool gvmm_resource_is_host_accessible(const gvmm_resource *resource)
+{
+    return resource->options.location != GVMM_LOCATION_DEVICE;
+}
+
+gvmm_result gvmm_resource_deallocate(gvmm_resource *resource, uint64_t address, size_t size, gvmm_stream stream)
+{
+    if (!resource) return gvmm__fail(GVMM_E_INVALID, "resource is NULL");
+    if (stream) {
+        if (gvmm__stream_check(stream) == GVMM_E_CAPTURING) return GVMM_E_CAPTURING;
+        gvmm__stream_wait(gvmm__stream_recorded(stream, &resource->device), &resource->device, address);
+    }
+    if (!address || !size) return GVMM_OK;
+    gvmm_result r = DRIVER(cuMemUnmap, address, size);
+    if (r) gvmm__about(r, "mapping", "%zu bytes at 0x%llx", size, (unsigned long long)address);
+    CUresult freed = DRIVER_QUIET(cuMemAddressFree, address, size);
+    if (r || freed == CUDA_SUCCESS) return r; /* the first failure is the caller's */
+    return gvmm__about(gvmm__fail_driver(GVMM_CALL_cuMemAddressFree, freed), "reservation", "%zu bytes at 0x%llx", size,
+                       (unsigned long long)address);
+}
+
+void gvmm_get_stats(const gvmm_resource *resource, gvmm_stats *out)
+{
+    memset(out, 0, sizeof *out);
+    gvmm__account_read(resource ? resource->account : NULL, out);
+    if (resource) return;
+    out->driver_calls = atomic_load(&gvmm__driver_calls);
+    out->releases_waiting = gvmm__retire_waiting();
+}

@@ -1,0 +1,102 @@
+/* Ranges handed over by driver threads, where no driver call is allowed, and given back by a thread of ours.
+ *
+ * The thread starts with the first range that a graph retains, so that handing over cannot fail, and lives as long as the process. At
+ * exit it is simply gone: the driver gives back what is left. A forked child has no thread and nothing to give back, as the driver
+ * refuses every call there. */
+#include <pthread.h>
+
+#include "internal.h"
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows */
+static pthread_cond_t arrived = PTHREAD_COND_INITIALIZER;
+static pthread_cond_t emptied = PTHREAD_COND_INITIALIZER;
+static bool running;
+static retired *first, **last = &first;
+static uint64_t waiting; /* in the list, or being given back */
+
+static void *give_back(void *unused)
+{
+    (void)unused;
+    pthread_mutex_lock(&lock);
+    for (;;) {
+        while (!first) pthread_cond_wait(&arrived, &lock);
+        retired *r = first;
+        first = r->next;
+        if (!first) last = &first;
+        pthread_mutex_unlock(&lock);
+
+        gvmm__range_release(r->range);
+        gvmm__free(r);
+        gvmm__unhold();
+
+        pthread_mutex_lock(&lock);
+        if (--waiting == 0) pthread_cond_broadcast(&emptied);
+    }
+    return NULL;
+}
+
+static void lock_for_fork(void) { pthread_mutex_lock(&lock); }
+static void unlock_after_fork(void) { pthread_mutex_unlock(&lock); }
+
+static void forget_in_child(void)
+{
+    running = false;
+    first = NULL;
+    last = &first;
+    waiting = 0;
+    pthread_cond_init(&arrived, NULL);
+    pthread_cond_init(&emptied, NULL);
+    pthread_mutex_unlock(&lock);
+}
+
+static gvmm_result start_locked(void)
+{
+    static bool registered;
+    if (running) return GVMM_OK;
+    pthread_attr_t detached;
+    pthread_t thread;
+    int failed = pthread_attr_init(&detached);
+    if (!failed) {
+        pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
+        failed = pthread_create(&thread, &detached, give_back, NULL);
+        pthread_attr_destroy(&detached);
+    }
+    if (failed) return gvmm__fail(GVMM_E_NO_HOST_MEMORY, "cannot start a thread (error %d)", failed);
+    running = true;
+    if (!registered) registered = pthread_atfork(lock_for_fork, unlock_after_fork, forget_in_child) == 0;
+    return GVMM_OK;
+}
+
+gvmm_result gvmm__retire_start(void)
+{
+    pthread_mutex_lock(&lock);
+    gvmm_result r = start_locked();
+    pthread_mutex_unlock(&lock);
+    return r;
+}
+
+void gvmm__retire(retired *r)
+{
+    r->next = NULL;
+    pthread_mutex_lock(&lock);
+    *last = r;
+    last = &r->next;
+    waiting++;
+    pthread_cond_signal(&arrived);
+    pthread_mutex_unlock(&lock);
+}
+
+uint64_t gvmm__retire_waiting(void)
+{
+    pthread_mutex_lock(&lock);
+    uint64_t n = waiting;
+    pthread_mutex_unlock(&lock);
+    return n;
+}
+
+void gvmm_drain(void)
+{
+    pthread_mutex_lock(&lock);
+    while (waiting) pthread_cond_wait(&emptied, &lock);
+    pthread_mutex_unlock(&lock);
+}
