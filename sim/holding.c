@@ -1,0 +1,212 @@
+/* User objects: destroyed, on a thread of the driver's own, when neither the user nor any graph or executable holds them. */
+#include <limits.h>
+
+#include "exec.h"
+
+struct sim_user_object {
+    sim_object object;        /* references: all of them */
+    unsigned users;           /* those that are the user's own */
+    CUhostFn destroy;
+    void *data;
+    struct sim_user_object *next; /* to be destroyed */
+};
+
+static sim_user_object *first, *last; /* to be destroyed, in order */
+static pthread_cond_t wake = PTHREAD_COND_INITIALIZER;
+static bool started;
+
+/* ---------------------------------------------------------------------------------------------
+ * Destroying
+ * ------------------------------------------------------------------------------------------- */
+
+static void *destroy_objects(void *unused)
+{
+    (void)unused;
+    sim_on_driver_thread = true;
+    sim_enter();
+    for (;;) {
+        while (!first) pthread_cond_wait(&wake, &sim_lock);
+        sim_user_object *o = first;
+        first = o->next;
+        if (!first) last = NULL;
+        sim_leave(CUDA_SUCCESS);
+        o->destroy(o->data);
+        free(o);
+        sim_enter();
+    }
+    return NULL;
+}
+
+static void drop(sim_user_object *o, unsigned count)
+{
+    o->object.references -= count;
+    if (o->object.references) return;
+    sim_object_remove(&o->object);
+    o->next = NULL;
+    if (last)
+        last->next = o;
+    else
+        first = o;
+    last = o;
+    pthread_cond_signal(&wake);
+}
+
+/* ---------------------------------------------------------------------------------------------
+ * What graphs and executables hold
+ * ------------------------------------------------------------------------------------------- */
+
+static sim_holding *holding_of(const sim_holdings *h, const sim_user_object *o)
+{
+    for (size_t i = 0; i < h->count; i++)
+        if (h->items[i].object == o) return &h->items[i];
+    return NULL;
+}
+
+/* Room for `extra` more objects. */
+static bool make_room(sim_holdings *h, size_t extra)
+{
+    if (!extra) return true;
+    sim_holding *items = realloc(h->items, (h->count + extra) * sizeof *items);
+    if (items) h->items = items;
+    return items;
+}
+
+/* References that were counted before; there is room. */
+static void take(sim_holdings *h, sim_user_object *o, unsigned count)
+{
+    sim_holding *held = holding_of(h, o);
+    if (held)
+        held->count += count;
+    else
+        h->items[h->count++] = (sim_holding){o, count};
+}
+
+CUresult sim_holdings_add(sim_holdings *to, const sim_holdings *from)
+{
+    if (!make_room(to, from->count)) return CUDA_ERROR_OUT_OF_MEMORY;
+    for (size_t i = 0; i < from->count; i++) {
+        take(to, from->items[i].object, from->items[i].count);
+        from->items[i].object->object.references += from->items[i].count;
+    }
+    return CUDA_SUCCESS;
+}
+
+void sim_holdings_drop(sim_holdings *holdings)
+{
+    for (size_t i = 0; i < holdings->count; i++) drop(holdings->items[i].object, holdings->items[i].count);
+    free(holdings->items);
+    *holdings = (sim_holdings){0};
+}
+
+/* ---------------------------------------------------------------------------------------------
+ * Calls
+ * ------------------------------------------------------------------------------------------- */
+
+static CUresult find(CUuserObject handle, unsigned count, sim_user_object **out)
+{
+    *out = (sim_user_object *)sim_object_find(GVMM_SIM_USER_OBJECT, (uintptr_t)handle);
+    return *out && count && count <= INT_MAX ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+static bool fits(const sim_user_object *o, unsigned count)
+{
+    return count <= INT_MAX - o->object.references;
+}
+
+/* Giving away more than one's own would end objects that graphs still hold. */
+static CUresult own(const sim_user_object *o, unsigned count)
+{
+    if (count <= o->users) return CUDA_SUCCESS;
+    sim_finding("%s (call %llu): gives %u references to user object 0x%llx away, but the caller has %u", sim_call_name,
+                (unsigned long long)sim_call_number, count, (unsigned long long)o->object.id, o->users);
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult sim_cuUserObjectCreate(CUuserObject *object, void *data, CUhostFn destroy, unsigned int count,
+                                unsigned int flags)
+{
+    if (!object || !destroy || !count || count > INT_MAX) return CUDA_ERROR_INVALID_VALUE;
+    if (flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) return CUDA_ERROR_INVALID_VALUE;
+    sim_user_object *o = calloc(1, sizeof *o);
+    if (!o) return CUDA_ERROR_OUT_OF_MEMORY;
+    o->users = count;
+    o->destroy = destroy;
+    o->data = data;
+    sim_enter();
+    if (!started) started = sim_thread_start(destroy_objects, NULL); /* now: giving back cannot fail */
+    if (!started) return free(o), sim_leave(CUDA_ERROR_OUT_OF_MEMORY);
+    sim_object_add(&o->object, GVMM_SIM_USER_OBJECT, 0, 0);
+    o->object.references = count;
+    *object = (CUuserObject)(uintptr_t)o->object.id;
+    return sim_leave(CUDA_SUCCESS);
+}
+
+CUresult sim_cuUserObjectRetain(CUuserObject object, unsigned int count)
+{
+    sim_enter();
+    sim_user_object *o;
+    CUresult r = find(object, count, &o);
+    if (!r && !fits(o, count)) r = CUDA_ERROR_INVALID_VALUE;
+    if (r) return sim_leave(r);
+    o->users += count;
+    o->object.references += count;
+    return sim_leave(CUDA_SUCCESS);
+}
+
+CUresult sim_cuUserObjectRelease(CUuserObject object, unsigned int count)
+{
+    sim_enter();
+    sim_user_object *o;
+    CUresult r = find(object, count, &o);
+    if (!r) r = own(o, count);
+    if (r) return sim_leave(r);
+    o->users -= count;
+    drop(o, count);
+    return sim_leave(CUDA_SUCCESS);
+}
+
+static CUresult graph_retain(CUgraph graph, CUuserObject object, unsigned count, bool move)
+{
+    sim_graph *g;
+    sim_user_object *o;
+    CUresult r = sim_graph_find(graph, &g);
+    if (!r) r = find(object, count, &o);
+    if (!r && move) r = own(o, count);
+    if (!r && !move && !fits(o, count)) r = CUDA_ERROR_INVALID_VALUE;
+    if (r) return r;
+    if (!make_room(&g->holdings, 1)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (move)
+        o->users -= count;
+    else
+        o->object.references += count;
+    take(&g->holdings, o, count);
+    return CUDA_SUCCESS;
+}
+
+CUresult sim_cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsigned int count, unsigned int flags)
+{
+    if (flags & ~(unsigned)CU_GRAPH_USER_OBJECT_MOVE) return CUDA_ERROR_INVALID_VALUE;
+    sim_enter();
+    return sim_leave(graph_retain(graph, object, count, flags == CU_GRAPH_USER_OBJECT_MOVE));
+}
+
+static CUresult graph_release(CUgraph graph, CUuserObject object, unsigned count)
+{
+    sim_graph *g;
+    sim_user_object *o;
+    CUresult r = sim_graph_find(graph, &g);
+    if (!r) r = find(object, count, &o);
+    if (r) return r;
+    sim_holding *held = holding_of(&g->holdings, o);
+    if (!held || held->count < count) return CUDA_ERROR_INVALID_VALUE;
+    held->count -= count;
+    if (!held->count) *held = g->holdings.items[--g->holdings.count];
+    drop(o, count);
+    return CUDA_SUCCESS;
+}
+
+CUresult sim_cuGraphReleaseUserObject(CUgraph graph, CUuserObject object, unsigned int count)
+{
+    sim_enter();
+    return sim_leave(graph_release(graph, object, count));
+}
