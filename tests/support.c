@@ -1,0 +1,290 @@
+#include "support.h"
+
+#include <semaphore.h>
+#include <stdarg.h>
+#include <unistd.h>
+
+const gvmm_driver *cu;
+size_t G;
+gvmm_resource *plain;
+gvmm_stream stream;
+bool on_gpu;
+int device_count;
+atomic_int warning_count;
+gvmm_error last_warning;
+char last_warning_text[256];
+
+static gvmm_stats at_start;
+
+static void count_warning(void *user, const gvmm_error *error)
+{
+    (void)user;
+    last_warning = *error;
+    snprintf(last_warning_text, sizeof last_warning_text, "%s", error->text);
+    atomic_fetch_add(&warning_count, 1);
+}
+
+static void choose_driver(void)
+{
+    const char *which = getenv("GVMM_TEST_DRIVER");
+    on_gpu = which && strcmp(which, "gpu") == 0;
+    if (on_gpu) {
+        static gvmm_driver real;
+        ck_ok(gvmm_driver_load(&real, "libcuda.so.1"));
+        cu = &real;
+        return;
+    }
+    gvmm_sim_config config = GVMM_SIM_CONFIG_INIT;
+    config.devices = 2;
+    config.memory = (uint64_t)128 << 30;
+    ck_ok(gvmm_sim_reset(&config));
+    gvmm_sim_findings_clear();
+    cu = gvmm_sim_driver();
+}
+
+static void print_finding(void *user, const char *text)
+{
+    (void)user;
+    fprintf(stderr, "finding: %s\n", text);
+}
+
+void setup(void)
+{
+    choose_driver();
+    ck_ok(gvmm_faults_set(NULL));
+    ck_ok(gvmm_driver_install(gvmm_faults_over(cu)));
+    const gvmm_driver *used;
+    ck_ok(gvmm_driver_get(&used));
+    gvmm_set_warning_handler(count_warning, NULL);
+    atomic_store(&warning_count, 0);
+    CUcontext context;
+    ck_cu(cu->cuDeviceGetCount(&device_count));
+    ck_cu(cu->cuDevicePrimaryCtxRetain(&context, 0));
+    ck_cu(cu->cuCtxSetCurrent(context));
+    ck_cu(cu->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    ck_ok(gvmm_resource_create(&plain, 0, NULL));
+    G = gvmm_resource_granularity(plain);
+    gvmm_get_stats(NULL, &at_start);
+}
+
+void teardown(void)
+{
+    ck_ok(gvmm_faults_set(NULL));
+    ck_nothing_left();
+    gvmm_resource_release(plain);
+    ck_cu(cu->cuStreamDestroy(stream));
+    ck_cu(cu->cuCtxSetCurrent(NULL));
+    ck_cu(cu->cuDevicePrimaryCtxRelease(0));
+    ck_ok(gvmm_driver_install(NULL)); /* fails if a resource or a range has been lost */
+    if (on_gpu) return;
+    ck_assert_msg(gvmm_sim_findings(print_finding, NULL) == 0, "the simulated driver found something, see above");
+    ck_ok(gvmm_sim_reset(NULL)); /* fails if a stream, event, graph ... has been lost */
+}
+
+TCase *add_case(Suite *suite, const char *name)
+{
+    TCase *tests = tcase_create(name);
+    tcase_add_checked_fixture(tests, setup, teardown);
+    tcase_set_timeout(tests, 60);
+    suite_add_tcase(suite, tests);
+    return tests;
+}
+
+int run_suites(Suite *first, ...)
+{
+    SRunner *runner = srunner_create(first);
+    va_list more;
+    va_start(more, first);
+    for (Suite *suite; (suite = va_arg(more, Suite *));) srunner_add_suite(runner, suite);
+    va_end(more);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
+const char *last_text(void)
+{
+    static _Thread_local gvmm_error error;
+    gvmm_last_error(&error);
+    return error.text;
+}
+
+void ck_nothing_left(void)
+{
+    gvmm_drain();
+    gvmm_stats now;
+    gvmm_get_stats(NULL, &now);
+    ck_assert_uint_eq(now.physical_bytes, at_start.physical_bytes);
+    ck_assert_uint_eq(now.mapped_bytes, at_start.mapped_bytes);
+    ck_assert_uint_eq(now.reserved_bytes, at_start.reserved_bytes);
+    ck_assert_uint_eq(now.buffers, at_start.buffers);
+    if (on_gpu) return;
+    size_t counts[GVMM_SIM_KIND_COUNT];
+    gvmm_sim_census(counts, NULL, NULL);
+    ck_assert_uint_eq(counts[GVMM_SIM_MEMORY], 0);
+    ck_assert_uint_eq(counts[GVMM_SIM_RESERVATION], 0);
+    ck_assert_uint_eq(counts[GVMM_SIM_MAPPING], 0);
+}
+
+void ck_released(uint64_t address, size_t size)
+{
+    CUmemGenericAllocationHandle handle;
+    ck_cu_fails(cu->cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)address), CUDA_ERROR_INVALID_VALUE);
+    ck_cu_fails(cu->cuMemAddressFree(address, size), CUDA_ERROR_INVALID_VALUE);
+}
+
+void ck_mapped(uint64_t address)
+{
+    CUmemGenericAllocationHandle handle;
+    ck_cu(cu->cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)address));
+    ck_cu(cu->cuMemRelease(handle));
+}
+
+void fill(uint64_t address, unsigned char value, size_t size)
+{
+    ck_cu(cu->cuMemsetD8(address, value, size));
+    ck_cu(cu->cuCtxSynchronize());
+}
+
+void ck_filled(uint64_t address, unsigned char value, size_t size)
+{
+    unsigned char *bytes = malloc(size);
+    ck_assert_ptr_nonnull(bytes);
+    ck_cu(cu->cuMemcpyDtoH(bytes, address, size));
+    for (size_t i = 0; i < size; i++)
+        if (bytes[i] != value) ck_abort_msg("byte %zu of 0x%llx is %u, not %u", i, (unsigned long long)address, bytes[i], value);
+    free(bytes);
+}
+
+static void make_pattern(unsigned char *bytes, size_t size, unsigned seed)
+{
+    for (size_t i = 0; i < size; i++) bytes[i] = (unsigned char)(i ^ (i >> 8) ^ (i >> 16) * 7 ^ seed * 31);
+}
+
+void write_pattern(uint64_t address, size_t size, unsigned seed)
+{
+    unsigned char *bytes = malloc(size);
+    ck_assert_ptr_nonnull(bytes);
+    make_pattern(bytes, size, seed);
+    ck_cu(cu->cuMemcpyHtoD(address, bytes, size));
+    free(bytes);
+}
+
+void ck_pattern(uint64_t address, size_t size, unsigned seed)
+{
+    unsigned char *bytes = malloc(size), *wanted = malloc(size);
+    ck_assert(bytes && wanted);
+    make_pattern(wanted, size, seed);
+    ck_cu(cu->cuMemcpyDtoH(bytes, address, size));
+    ck_assert_msg(memcmp(bytes, wanted, size) == 0, "the bytes at 0x%llx are not those that were written",
+                  (unsigned long long)address);
+    free(bytes);
+    free(wanted);
+}
+
+unsigned long long access_of(uint64_t address, int device)
+{
+    CUmemLocation location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
+    unsigned long long flags;
+    ck_cu(cu->cuMemGetAccess(&flags, &location, address));
+    return flags;
+}
+
+gvmm_buffer *create(gvmm_resource *resource, size_t size)
+{
+    gvmm_buffer *buffer;
+    ck_ok(gvmm_buffer_create(&buffer, resource, size, NULL));
+    return buffer;
+}
+
+gvmm_buffer *grow(gvmm_buffer *buffer, size_t size)
+{
+    gvmm_buffer *larger;
+    ck_ok(gvmm_buffer_grow(&larger, buffer, size, NULL));
+    return larger;
+}
+
+gvmm_resource *resource_with(gvmm_options options)
+{
+    gvmm_resource *resource;
+    ck_ok(gvmm_resource_create(&resource, 0, &options));
+    return resource;
+}
+
+/* A buffer at an address that is known to be free. It belongs to a resource of its own, with the options of `resource` and that
+ * address as hint. */
+static gvmm_buffer *create_at(gvmm_resource *resource, uint64_t address, size_t size)
+{
+    gvmm_options options;
+    gvmm_resource_options(resource, &options);
+    options.addr_hint = address;
+    gvmm_resource *there = resource_with(options);
+    gvmm_buffer *buffer = create(there, size);
+    gvmm_resource_release(there);
+    ck_assert_uint_eq(gvmm_buffer_address(buffer), address);
+    return buffer;
+}
+
+gvmm_buffer *buffer_with_hole_behind(gvmm_resource *resource, size_t size, size_t hole)
+{
+    CUdeviceptr address;
+    ck_cu(cu->cuMemAddressReserve(&address, size + hole, 0, 0, 0));
+    ck_cu(cu->cuMemAddressFree(address, size + hole));
+    return create_at(resource, address, size);
+}
+
+gvmm_buffer *buffer_with_decoy_behind(gvmm_resource *resource, size_t size, uint64_t *decoy)
+{
+    CUdeviceptr address, behind;
+    ck_cu(cu->cuMemAddressReserve(&address, size + G, 0, 0, 0));
+    ck_cu(cu->cuMemAddressFree(address, size + G));
+    ck_cu(cu->cuMemAddressReserve(&behind, G, 0, address + size, 0));
+    ck_assert_uint_eq(behind, address + size);
+    *decoy = behind;
+    return create_at(resource, address, size);
+}
+
+void free_decoy(uint64_t decoy) { ck_cu(cu->cuMemAddressFree(decoy, G)); }
+
+struct gate {
+    sem_t open;
+    bool opened;
+    CUstream on;
+};
+
+static void wait_at_gate(void *data) { sem_wait(&((gate *)data)->open); }
+
+gate *gate_on(gvmm_stream on)
+{
+    gate *g = malloc(sizeof *g);
+    ck_assert_ptr_nonnull(g);
+    sem_init(&g->open, 0, 0);
+    g->opened = false;
+    g->on = on;
+    ck_cu(cu->cuLaunchHostFunc(on, wait_at_gate, g));
+    return g;
+}
+
+void gate_open(gate *g)
+{
+    g->opened = true;
+    sem_post(&g->open);
+}
+
+void gate_end(gate *g)
+{
+    if (!g->opened) gate_open(g);
+    ck_cu(cu->cuStreamSynchronize(g->on));
+    sem_destroy(&g->open);
+    free(g);
+}
+
+void ck_no_warnings(void) { ck_assert_msg(atomic_load(&warning_count) == 0, "warning: %s", last_warning_text); }
+
+void fault(uint64_t nth, bool onwards) { ck_ok(gvmm_faults_set(&(gvmm_fault){nth, onwards, NULL, 0})); }
+
+void fault_call(const char *call, uint64_t nth, CUresult status)
+{
+    ck_ok(gvmm_faults_set(&(gvmm_fault){nth, false, call, (int)status}));
+}

@@ -1,0 +1,387 @@
+/* The fault sweep: every public operation, with the nth driver call or host allocation failed, once and from then on, for every n until
+ * the fault no longer fires. Each time: a documented result, inputs intact to the byte, nothing new alive, no warning for what was not
+ * given back, and the same call then succeeds. */
+#include "support.h"
+
+/* What an operation works on. */
+typedef struct scene {
+    gvmm_buffer *input;
+    uint64_t decoy;
+    gvmm_options chunk;
+    CUgraph graph;
+    gvmm_stream capturing;
+    uint64_t by_hand;
+    gvmm_buffer *out;
+    gvmm_resource *out_resource;
+} scene;
+
+typedef struct operation {
+    const char *name;
+    void (*prepare)(scene *s);
+    gvmm_result (*run)(scene *s);
+    bool gives_back;      /* it may warn, succeeds in every case, and leaves no input */
+} operation;
+
+/* ---- scenes ---- */
+
+static const int three_chunks = 3;
+
+/* A range of three chunks with the pattern in it, and a hole or a decoy behind. */
+static void three(scene *s, bool hole)
+{
+    gvmm_buffer *first = hole ? buffer_with_hole_behind(plain, G, 8 * G) : buffer_with_decoy_behind(plain, G, &s->decoy);
+    gvmm_buffer *second = grow(first, 2 * G);
+    s->input = grow(second, three_chunks * G);
+    gvmm_buffer_release(first);
+    gvmm_buffer_release(second);
+    if (!hole) { /* the moves went elsewhere; the decoy goes behind where they ended */
+        free_decoy(s->decoy);
+        CUdeviceptr end = gvmm_buffer_address(s->input) + three_chunks * G, at;
+        ck_cu(cu->cuMemAddressReserve(&at, G, 0, end, 0));
+        s->decoy = at;
+    }
+    write_pattern(gvmm_buffer_address(s->input), three_chunks * G, 1);
+}
+
+static void nothing(scene *s) { (void)s; }
+static void hole(scene *s) { three(s, true); }
+static void decoy(scene *s) { three(s, false); }
+static void empty(scene *s) { s->input = create(plain, 0); }
+
+static void with_options(scene *s)
+{
+    static const int peers[] = {1};
+    three(s, true);
+    s->chunk = (gvmm_options)GVMM_OPTIONS_INIT;
+    s->chunk.self_access = GVMM_ACCESS_READ;
+    s->chunk.gpu_direct_rdma = true;
+    s->chunk.peers = peers;
+    s->chunk.peer_count = device_count > 1;
+}
+
+static void with_graph(scene *s)
+{
+    three(s, true);
+    ck_cu(cu->cuGraphCreate(&s->graph, 0));
+}
+
+static void with_capture(scene *s)
+{
+    three(s, true);
+    ck_cu(cu->cuStreamCreate(&s->capturing, CU_STREAM_NON_BLOCKING));
+    ck_cu(cu->cuStreamBeginCapture(s->capturing, CU_STREAM_CAPTURE_MODE_RELAXED)); /* the checks copy meanwhile */
+}
+
+static void by_hand(scene *s)
+{
+    CUdeviceptr base;
+    CUmemGenericAllocationHandle handle;
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    ck_cu(cu->cuMemAddressReserve(&base, G, 0, 0, 0));
+    ck_cu(cu->cuMemCreate(&handle, G, &prop, 0));
+    ck_cu(cu->cuMemMap(base, G, 0, handle, 0));
+    ck_cu(cu->cuMemRelease(handle));
+    s->by_hand = base;
+}
+
+/* ---- operations ---- */
+
+static gvmm_result create_resource(scene *s)
+{
+    static const int peers[] = {1};
+    gvmm_options options = GVMM_OPTIONS_INIT;
+    options.gpu_direct_rdma = true;
+    options.peers = peers;
+    options.peer_count = device_count > 1;
+    return gvmm_resource_create(&s->out_resource, 0, &options);
+}
+
+static gvmm_result create_host_resource(scene *s)
+{
+    gvmm_options options = GVMM_OPTIONS_INIT;
+    options.location = GVMM_LOCATION_HOST_NUMA_CURRENT;
+    return gvmm_resource_create(&s->out_resource, 0, &options);
+}
+
+static gvmm_result create_buffer(scene *s) { return gvmm_buffer_create(&s->out, plain, 2 * G, stream); }
+static gvmm_result create_empty(scene *s) { return gvmm_buffer_create(&s->out, plain, 0, stream); }
+static gvmm_result alias(scene *s) { return gvmm_buffer_grow(&s->out, s->input, G, NULL); }
+static gvmm_result grow_to_five(scene *s) { return gvmm_buffer_grow(&s->out, s->input, 5 * G, NULL); }
+static gvmm_result grow_with_options(scene *s) { return gvmm_buffer_grow(&s->out, s->input, 5 * G, &s->chunk); }
+static gvmm_result retain_in_graph(scene *s) { return gvmm_buffer_retain_in_graph(s->input, s->graph); }
+static gvmm_result retain_in_capture(scene *s) { return gvmm_buffer_retain_in_capture(s->input, s->capturing); }
+
+static gvmm_result free_nothing(void *user, uint64_t address, size_t size, gvmm_stream on)
+{
+    (void)user, (void)address, (void)size, (void)on;
+    return GVMM_OK;
+}
+
+static gvmm_result wrap(scene *s) { return gvmm_buffer_wrap(&s->out, plain, 0x1000, G, NULL, free_nothing, NULL); }
+
+static gvmm_result segments(scene *s)
+{
+    gvmm_segment list[8];
+    size_t count;
+    gvmm_result r = gvmm_buffer_segments(s->input, list, 8, &count);
+    ck_assert_uint_eq(count, three_chunks);
+    return r;
+}
+
+static gvmm_result close_it(scene *s) { return gvmm_buffer_close(s->input, NULL); }
+
+static gvmm_result release_it(scene *s)
+{
+    gvmm_buffer_release(s->input);
+    s->input = NULL;
+    return GVMM_OK;
+}
+
+static gvmm_result deallocate(scene *s)
+{
+    gvmm_result r = gvmm_resource_deallocate(plain, s->by_hand, G, stream);
+    if (r) ck_assert_str_ne(last_text(), "");
+    ck_released(s->by_hand, G);
+    return GVMM_OK; /* the failure is reported and both steps are tried: nothing to try again */
+}
+
+static const operation operations[] = {
+    {"resource_create", nothing, create_resource, false},
+    {"resource_create host_numa_current", nothing, create_host_resource, false},
+    {"buffer_create", nothing, create_buffer, false},
+    {"buffer_create empty", nothing, create_empty, false},
+    {"buffer_grow of an empty buffer", empty, grow_to_five, false},
+    {"buffer_grow alias", hole, alias, false},
+    {"buffer_grow in place", hole, grow_to_five, false},
+    {"buffer_grow moved", decoy, grow_to_five, false},
+    {"buffer_grow with options", with_options, grow_with_options, false},
+    {"buffer_retain_in_graph", with_graph, retain_in_graph, false},
+    {"buffer_retain_in_capture", with_capture, retain_in_capture, false},
+    {"buffer_wrap", nothing, wrap, false},
+    {"buffer_segments", hole, segments, false},
+    {"buffer_close", hole, close_it, true},
+    {"buffer_release", decoy, release_it, true},
+    {"resource_deallocate", by_hand, deallocate, true},
+};
+enum { OPERATIONS = sizeof operations / sizeof *operations };
+
+/* ---- the sweep ---- */
+
+static bool is_documented(gvmm_result r) { return r > GVMM_OK && r <= GVMM_E_DRIVER && r != GVMM_E_PEER_GONE; }
+
+static void ck_same_figures(const gvmm_stats *a, const gvmm_stats *b)
+{
+    ck_assert_uint_eq(a->physical_bytes, b->physical_bytes);
+    ck_assert_uint_eq(a->mapped_bytes, b->mapped_bytes);
+    ck_assert_uint_eq(a->reserved_bytes, b->reserved_bytes);
+    ck_assert_uint_eq(a->buffers, b->buffers);
+    ck_assert_uint_eq(a->mappings, b->mappings);
+    ck_assert_uint_eq(a->memories, b->memories);
+    ck_assert_uint_eq(a->reservations, b->reservations);
+}
+
+static void census(size_t counts[GVMM_SIM_KIND_COUNT])
+{
+    memset(counts, 0, GVMM_SIM_KIND_COUNT * sizeof *counts);
+    if (!on_gpu) gvmm_sim_census(counts, NULL, NULL);
+}
+
+static void ck_input_intact(const scene *s, uint64_t address, size_t size)
+{
+    ck_assert_uint_eq(gvmm_buffer_address(s->input), address);
+    ck_assert_uint_eq(gvmm_buffer_size(s->input), size);
+    if (!size) return;
+    ck_pattern(address, size, 1);
+    for (size_t at = 0; at < size; at += G) ck_assert_uint_eq(access_of(address + at, 0), GVMM_ACCESS_READ_WRITE);
+}
+
+static void end_scene(scene *s)
+{
+    gvmm_buffer_release(s->out);
+    gvmm_resource_release(s->out_resource);
+    gvmm_buffer_release(s->input);
+    if (s->decoy) free_decoy(s->decoy);
+    if (s->capturing) {
+        ck_cu(cu->cuStreamEndCapture(s->capturing, &s->graph));
+        ck_cu(cu->cuStreamDestroy(s->capturing));
+    }
+    if (s->graph) ck_cu(cu->cuGraphDestroy(s->graph));
+    gvmm_stats now;
+    do { /* user objects end on a driver thread */
+        gvmm_drain();
+        gvmm_get_stats(NULL, &now);
+    } while (now.mappings != 0);
+}
+
+/* Waits until nothing is on its way back: what a failed retention gave up. */
+static void settle(const gvmm_stats *wanted)
+{
+    gvmm_stats now;
+    do {
+        gvmm_drain();
+        gvmm_get_stats(NULL, &now);
+    } while (now.mappings > wanted->mappings);
+}
+
+/* One fault. False when it did not fire any more: the sweep is done. */
+static bool sweep_step(const operation *op, uint64_t nth, bool onwards)
+{
+    scene s = {0};
+    op->prepare(&s);
+    uint64_t address = gvmm_buffer_address(s.input);
+    size_t size = gvmm_buffer_size(s.input);
+    size_t counts[GVMM_SIM_KIND_COUNT], counts_after[GVMM_SIM_KIND_COUNT];
+    gvmm_stats before, after;
+    gvmm_drain();
+    census(counts);
+    gvmm_get_stats(NULL, &before);
+    atomic_store(&warning_count, 0);
+
+    fault(nth, onwards);
+    gvmm_result r = op->run(&s);
+    bool fired = gvmm_faults_injected() > 0;
+    ck_ok(gvmm_faults_set(NULL));
+
+    if (op->gives_back) {
+        ck_ok(r);
+        if (!fired) ck_no_warnings();
+    } else if (r) {
+        ck_assert_msg(is_documented(r), "%s: %s", op->name, gvmm_result_name(r));
+        ck_assert_str_ne(last_text(), "");
+        ck_assert(!s.out && !s.out_resource);
+        settle(&before);
+        gvmm_get_stats(NULL, &after);
+        ck_same_figures(&before, &after);
+        census(counts_after);
+        for (int kind = 0; kind < GVMM_SIM_USER_OBJECT; kind++) ck_assert_uint_eq(counts[kind], counts_after[kind]);
+        ck_input_intact(&s, address, size);
+        ck_ok(op->run(&s)); /* the same call then succeeds */
+    } else {
+        ck_input_intact(&s, address, size);
+    }
+    if (!fired) ck_ok(r);
+    end_scene(&s);
+    ck_nothing_left();
+    return fired;
+}
+
+START_TEST(sweep_once)
+{
+    uint64_t nth = 1;
+    while (sweep_step(&operations[_i], nth, false)) ck_assert_uint_lt(++nth, 500);
+}
+END_TEST
+
+START_TEST(sweep_onwards)
+{
+    uint64_t nth = 1;
+    while (sweep_step(&operations[_i], nth, true)) ck_assert_uint_lt(++nth, 500);
+}
+END_TEST
+
+/* ---- which error ---- */
+
+/* The first failure is the one that is told, whatever fails while it is undone. */
+START_TEST(the_first_failure_wins)
+{
+    gvmm_buffer *out = NULL;
+    gvmm_error error;
+    fault_call("cuMemSetAccess", 1, CUDA_ERROR_UNKNOWN);
+    ck_fails(gvmm_buffer_create(&out, plain, G, NULL), GVMM_E_DRIVER);
+    gvmm_last_error(&error);
+    ck_assert_str_eq(error.call, "cuMemSetAccess");
+    ck_assert_int_eq(error.status, CUDA_ERROR_UNKNOWN);
+    ck_assert_str_eq(error.object, "mapping");
+
+    fault(4, true); /* buffer, reservation, reserve, then everything */
+    ck_fails(gvmm_buffer_create(&out, plain, G, NULL), GVMM_E_NO_HOST_MEMORY);
+    ck_assert_int_gt(atomic_load(&warning_count), 0); /* the failing undo is a warning */
+    ck_assert_ptr_null(out);
+}
+END_TEST
+
+START_TEST(what_ran_out_is_told_apart)
+{
+    gvmm_buffer *out = NULL;
+    gvmm_error error;
+    fault_call("cuMemCreate", 1, CUDA_ERROR_OUT_OF_MEMORY);
+    ck_fails(gvmm_buffer_create(&out, plain, G, NULL), GVMM_E_NO_DEVICE_MEMORY);
+    fault_call("cuMemAddressReserve", 1, CUDA_ERROR_OUT_OF_MEMORY);
+    ck_fails(gvmm_buffer_create(&out, plain, G, NULL), GVMM_E_NO_ADDRESS_SPACE);
+    fault_call("malloc", 1, 0);
+    ck_fails(gvmm_buffer_create(&out, plain, G, NULL), GVMM_E_NO_HOST_MEMORY);
+    gvmm_last_error(&error);
+    ck_assert_int_eq(error.status, 0);
+    ck_assert_ptr_null(error.call);
+
+    gvmm_options options = GVMM_OPTIONS_INIT;
+    options.location = GVMM_LOCATION_HOST_NUMA_CURRENT;
+    gvmm_resource *host = resource_with(options);
+    fault_call("cuMemCreate", 1, CUDA_ERROR_OUT_OF_MEMORY);
+    ck_fails(gvmm_buffer_create(&out, host, G, NULL), GVMM_E_NO_HOST_MEMORY);
+    gvmm_resource_release(host);
+    fault_call("cuMemAddressReserve", 1, CUDA_ERROR_NOT_SUPPORTED); /* a virtual GPU */
+    ck_fails(gvmm_buffer_create(&out, plain, G, NULL), GVMM_E_UNSUPPORTED);
+    ck_names("cuMemAddressReserve");
+    fault_call("cuMemCreate", 1, CUDA_ERROR_NOT_PERMITTED);
+    ck_fails(gvmm_buffer_create(&out, plain, G, NULL), GVMM_E_NOT_PERMITTED);
+}
+END_TEST
+
+/* A probe that is refused, or granted elsewhere, costs nothing and is not heard of again. */
+START_TEST(a_failed_probe_becomes_a_move)
+{
+    gvmm_buffer *small = buffer_with_hole_behind(plain, G, G);
+    fault_call("cuMemAddressReserve", 1, CUDA_ERROR_OUT_OF_MEMORY);
+    gvmm_buffer *large = grow(small, 2 * G);
+    ck_assert_uint_eq(gvmm_faults_injected(), 1);
+    ck_assert_uint_ne(gvmm_buffer_address(large), gvmm_buffer_address(small));
+    gvmm_buffer_release(large);
+
+    fault_call("cuMemMap", 1, CUDA_ERROR_UNKNOWN); /* granted, but not to be mapped: moved */
+    large = grow(small, 2 * G);
+    ck_assert_uint_ne(gvmm_buffer_address(large), gvmm_buffer_address(small));
+    gvmm_buffer_release(large);
+
+    gvmm_error error;
+    ck_ok(gvmm_faults_set(&(gvmm_fault){1, true, "cuMemMap", CUDA_ERROR_UNKNOWN}));
+    ck_fails(gvmm_buffer_grow(&large, small, 2 * G, NULL), GVMM_E_DRIVER);
+    gvmm_last_error(&error);
+    ck_assert_str_eq(error.call, "cuMemMap");
+    gvmm_buffer_release(small);
+    ck_no_warnings();
+}
+END_TEST
+
+START_TEST(plans_are_read_from_text)
+{
+    const char *good[] = {"3", "3+", "cuMemMap:2", "cuMemMap:2+=NOT_SUPPORTED", "malloc:1", "7=ERROR_UNKNOWN"};
+    const char *bad[] = {"", "0", "x", "cuMemMop:1", "cuMemMap:", "1=NOT_A_STATUS", "1=SUCCESS", "-1", "1 ", "1+x"};
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) ck_ok(gvmm_faults_set_text(good[i]));
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        ck_fails(gvmm_faults_set_text(bad[i]), GVMM_E_INVALID);
+        ck_names("fault plan");
+    }
+    ck_fails(gvmm_faults_set(&(gvmm_fault){.nth = 1, .call = "cuNope"}), GVMM_E_INVALID);
+    ck_names("cuNope");
+    gvmm_buffer *out = NULL;
+    ck_ok(gvmm_faults_set_text("cuMemCreate:2=NOT_PERMITTED"));
+    gvmm_buffer *first = create(plain, G);
+    ck_fails(gvmm_buffer_create(&out, plain, G, NULL), GVMM_E_NOT_PERMITTED);
+    gvmm_buffer_release(first);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("faults");
+    TCase *sweep = add_case(suite, "sweep");
+    tcase_add_loop_test(sweep, sweep_once, 0, OPERATIONS);
+    tcase_add_loop_test(sweep, sweep_onwards, 0, OPERATIONS);
+    TCase *errors = add_case(suite, "which error");
+    tcase_add_test(errors, the_first_failure_wins);
+    tcase_add_test(errors, what_ran_out_is_told_apart);
+    tcase_add_test(errors, a_failed_probe_becomes_a_move);
+    tcase_add_test(errors, plans_are_read_from_text);
+    return run_suites(suite, NULL);
+}
