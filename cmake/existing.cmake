@@ -1,0 +1,12 @@
+# Drops the files that are not there (yet) from a list variable, and says so.
+function(gvmm_keep_existing variable)
+    set(kept)
+    foreach(file ${${variable}})
+        if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${file})
+            list(APPEND kept ${file})
+        else()
+            message(STATUS "not there yet: ${file}")
+        endif()
+    endforeach()
+    set(${variable} ${kept} PARENT_SCOPE)
+endfunction()

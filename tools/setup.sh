@@ -1,0 +1,108 @@
+#!/bin/sh
+# Makes sure that what a make target needs is there: looks first, installs only what is missing, asks nothing.
+#
+#   tools/setup.sh library   C compiler, CMake: for the library alone
+#   tools/setup.sh tests     those and Check
+#   tools/setup.sh build     those and a C++ compiler: the headers are tried as C++ too
+#   tools/setup.sh lint      clang-format (not having it is no failure)
+#
+# Nothing is fetched when everything is there already.
+set -eu
+
+say() { echo "setup: $*"; }
+
+# ---- what is there ----
+
+compiles() { # compiler language text [libraries]
+    printf '%s\n' "$3" | "$1" -x "$2" - -o /dev/null ${4:-} >/dev/null 2>&1
+}
+
+has_cc() { compiles "${CC:-cc}" c '#include <pthread.h>
+int main(void) { return 0; }'; }
+
+has_cxx() { compiles "${CXX:-c++}" c++ '#include <cstddef>
+int main() { return 0; }'; }
+
+has_cmake() { # 3.22 or newer
+    version=$(cmake --version 2>/dev/null | sed -n 's/^cmake version \([0-9]*\.[0-9]*\).*/\1/p')
+    [ -n "$version" ] || return 1
+    [ "${version%%.*}" -gt 3 ] || { [ "${version%%.*}" -eq 3 ] && [ "${version#*.}" -ge 22 ]; }
+}
+
+has_check() { # as tests/CMakeLists.txt looks for it
+    if pkg-config --exists check 2>/dev/null; then return 0; fi
+    for prefix in $(echo "${CMAKE_PREFIX_PATH:-}" | tr ':;' '  ') /usr/local /usr; do
+        [ -f "$prefix/include/check.h" ] && return 0
+    done
+    return 1
+}
+
+has_clang_format() { sh "$(dirname "$0")/clang_format.sh" --version >/dev/null 2>&1; }
+
+# ---- what to install for it ----
+
+missing=
+
+need() { # test, Debian packages
+    if ! "$1"; then missing="$missing $2"; fi
+}
+
+as_root() {
+    if [ "$(id -u)" -eq 0 ]; then "$@"; else sudo -n "$@"; fi
+}
+
+install_missing() {
+    [ -n "$missing" ] || return 0
+    say "missing:$missing"
+    if ! command -v apt-get >/dev/null 2>&1; then
+        say "there is no apt-get here; please install these yourself (the names are Debian's):$missing"
+        return 1
+    fi
+    if [ "$(id -u)" -ne 0 ] && ! sudo -n true 2>/dev/null; then
+        say "neither root nor able to use sudo without a password; please run: sudo apt-get install$missing"
+        return 1
+    fi
+    say "installing them with apt-get"
+    export DEBIAN_FRONTEND=noninteractive
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get -q update </dev/null >&2 || say "apt-get update failed; trying with the lists that are there"
+    # shellcheck disable=SC2086
+    if ! as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -y --no-install-recommends install $missing </dev/null >&2; then
+        say "apt-get could not install:$missing"
+        return 1
+    fi
+}
+
+need_library() {
+    need has_cc "gcc libc6-dev"
+    need has_cmake "cmake"
+}
+
+need_tests() {
+    need_library
+    need has_check "check pkg-config"
+}
+
+case "${1:-}" in
+library)
+    need_library
+    install_missing
+    ;;
+tests)
+    need_tests
+    install_missing
+    ;;
+build)
+    need_tests
+    need has_cxx "g++"
+    install_missing
+    ;;
+lint)
+    need has_clang_format "clang-format-14"
+    install_missing || say "going on without clang-format"
+    ;;
+# python)  a virtual environment in build/venv with pip, when there is a Python part
+*)
+    echo "usage: $0 library|tests|build|lint" >&2
+    exit 2
+    ;;
+esac
