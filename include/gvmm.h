@@ -140,11 +140,20 @@ typedef struct gvmm_options {
     size_t peer_count;
     gvmm_access self_access;  /* of the memory's own location */
     gvmm_access peer_access;  /* of every peer */
+    uint64_t capacity;        /* address space to reserve for a new buffer, bytes, so that it grows in place: see gvmm_buffer_create */
+    size_t chunk_size;        /* memory is made in chunks of this many bytes, rounded up; 0: one chunk for each create and grow */
+    const int *stripe;        /* ordinals of the devices on which chunks are placed in turn; needs a chunk_size. Copied */
+    size_t stripe_count;
+    size_t ahead_count;       /* chunks of chunk_size made ahead of need by a thread of gvmm, for the resource's grows */
+    int tag;                  /* for gvmm_resource_evict; any number */
 } gvmm_options;
+
+/* As much address space as the location has memory. */
+#define GVMM_CAPACITY_ALL UINT64_MAX
 
 #define GVMM_OPTIONS_INIT \
     { sizeof(gvmm_options), GVMM_ALLOCATION_PINNED, GVMM_LOCATION_DEVICE, 0, GVMM_HANDLE_POSIX_FD, \
-      GVMM_GRANULARITY_RECOMMENDED, false, 0, 0, NULL, 0, GVMM_ACCESS_READ_WRITE, GVMM_ACCESS_READ_WRITE }
+      GVMM_GRANULARITY_RECOMMENDED, false, 0, 0, NULL, 0, GVMM_ACCESS_READ_WRITE, GVMM_ACCESS_READ_WRITE, 0, 0, NULL, 0, 0, 0 }
 
 /* ---------------------------------------------------------------------------------------------
  * Resource: a device, or the host, and the options of the memory that is made there.

@@ -18,10 +18,7 @@ sim_capture *sim_capture_find(uint64_t id)
 }
 
 /* Streams stay in a lost capture, and its graph stays alive, until it is ended. */
-void sim_capture_invalidate(sim_capture *capture)
-{
-    capture->invalidated = true;
-}
+void sim_capture_invalidate(sim_capture *capture) { capture->invalidated = true; }
 
 /* The legacy stream would wait for a blocking stream that captures: invalidates if `harm`, and says so. */
 static bool implicit(sim_stream *s, bool harm)
@@ -58,8 +55,8 @@ CUresult sim_capture_forbid_context(sim_context *context)
     return r;
 }
 
-/* A capture guards against its own thread unless it is relaxed, and against every thread if it is global. A thread's mode
- * narrows that: thread-local looks at its own captures only, relaxed at none. A lost capture still guards until it ends. */
+/* A capture guards against its own thread unless it is relaxed, and against every thread if it is global. A thread's
+ * mode narrows that: thread-local looks at its own captures only, relaxed at none. A lost capture guards to its end. */
 CUresult sim_capture_unsafe(void)
 {
     CUresult r = CUDA_SUCCESS;
@@ -200,8 +197,8 @@ void sim_capture_leave(sim_stream *stream)
     forget_dependencies(stream);
 }
 
-/* Marks what the stream depends on, and everything before it. Captured edges point back, so that once through is enough;
- * edges that the program added may not. */
+/* Marks what the stream depends on, and everything before it. Captured edges point back, so that once through is
+ * enough; edges that the program added may not. */
 static void mark_before(const sim_graph *g, const sim_stream *from, bool *seen)
 {
     bool more = true;
@@ -247,10 +244,8 @@ static CUresult end(CUstream handle, CUgraph *graph)
     r = c->invalidated ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : joined(c);
     if (r == CUDA_ERROR_OUT_OF_MEMORY) return r;
     sim_graph *g = finish(c);
-    if (r)
-        sim_graph_free(g);
-    else
-        *graph = (CUgraph)(uintptr_t)g->object.id;
+    if (r) sim_graph_free(g);
+    else *graph = (CUgraph)(uintptr_t)g->object.id;
     return r;
 }
 

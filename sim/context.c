@@ -49,10 +49,7 @@ CUresult sim_current(sim_context **out)
     return sim_leave(sim_current_context(out));
 }
 
-int sim_context_device(const sim_context *context)
-{
-    return context->device;
-}
+int sim_context_device(const sim_context *context) { return context->device; }
 
 /* The first error stays: later ones are its consequences. */
 void sim_context_error(sim_context *context, CUresult error)
@@ -68,10 +65,7 @@ void sim_context_fail(sim_context *context, CUresult error)
     sim_leave(CUDA_SUCCESS);
 }
 
-sim_context *sim_context_next(sim_context *context)
-{
-    return context ? context->next : all;
-}
+sim_context *sim_context_next(sim_context *context) { return context ? context->next : all; }
 
 CUresult sim_context_find(CUcontext handle, sim_context **out)
 {
@@ -244,10 +238,8 @@ CUresult sim_cuCtxSetCurrent(CUcontext context)
     sim_enter();
     sim_context *c;
     CUresult r = sim_context_find(context, &c);
-    if (!r && t->depth)
-        t->stack[t->depth - 1] = c;
-    else if (!r)
-        r = push(c);
+    if (!r && t->depth) t->stack[t->depth - 1] = c;
+    else if (!r) r = push(c);
     return sim_leave(r);
 }
 
@@ -398,46 +390,46 @@ CUresult sim_cuDeviceTotalMem(size_t *bytes, CUdevice device)
 static const struct {
     int attribute, value;
 } attributes[] = {
-    {1, 1024},  /* threads per block */
-    {2, 1024},  /* block x, y, z */
+    {1, 1024}, /* threads per block */
+    {2, 1024}, /* block x, y, z */
     {3, 1024},
     {4, 64},
     {5, 2147483647}, /* grid x, y, z */
     {6, 65535},
     {7, 65535},
-    {8, 49152}, /* shared memory per block */
-    {9, 65536}, /* constant memory */
-    {10, 32},   /* warp size */
+    {8, 49152},       /* shared memory per block */
+    {9, 65536},       /* constant memory */
+    {10, 32},         /* warp size */
     {11, 2147483647}, /* copy pitch */
-    {12, 65536}, /* registers per block */
-    {13, 1980000}, /* clock, kHz */
-    {14, 512},  /* texture alignment */
-    {15, 1},    /* copies overlap with kernels */
+    {12, 65536},      /* registers per block */
+    {13, 1980000},    /* clock, kHz */
+    {14, 512},        /* texture alignment */
+    {15, 1},          /* copies overlap with kernels */
     {CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 132},
-    {17, 0},    /* kernel time limit */
-    {18, 0},    /* integrated */
-    {19, 1},    /* can map host memory */
-    {20, 0},    /* compute mode: default */
-    {31, 1},    /* concurrent kernels */
-    {32, 1},    /* ECC */
-    {33, 1},    /* PCI bus, device; the bus is the device's ordinal + 1 */
+    {17, 0}, /* kernel time limit */
+    {18, 0}, /* integrated */
+    {19, 1}, /* can map host memory */
+    {20, 0}, /* compute mode: default */
+    {31, 1}, /* concurrent kernels */
+    {32, 1}, /* ECC */
+    {33, 1}, /* PCI bus, device; the bus is the device's ordinal + 1 */
     {34, 0},
-    {36, 3201000}, /* memory clock, kHz */
-    {37, 6144}, /* memory bus, bits */
+    {36, 3201000},  /* memory clock, kHz */
+    {37, 6144},     /* memory bus, bits */
     {38, 62914560}, /* L2 */
-    {39, 2048}, /* threads per multiprocessor */
+    {39, 2048},     /* threads per multiprocessor */
     {CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT, 3},
     {CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING, 1},
-    {50, 0},    /* PCI domain */
+    {50, 0}, /* PCI domain */
     {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 9},
     {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, 0},
-    {78, 1},    /* stream priorities */
-    {83, 0},    /* managed memory: not simulated */
-    {84, 0},    /* multi-GPU board */
-    {88, 0},    /* pageable memory access */
-    {89, 0},    /* concurrent managed access */
-    {91, 1},    /* registered host pointers may be used as they are */
-    {99, 1},    /* host registration */
+    {78, 1}, /* stream priorities */
+    {83, 0}, /* managed memory: not simulated */
+    {84, 0}, /* multi-GPU board */
+    {88, 0}, /* pageable memory access */
+    {89, 0}, /* concurrent managed access */
+    {91, 1}, /* registered host pointers may be used as they are */
+    {99, 1}, /* host registration */
     {CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 1},
     {CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 1},
     {CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_WIN32_HANDLE_SUPPORTED, 0},

@@ -22,8 +22,8 @@ static bool is_mapped(uint64_t ptr, size_t size)
     return ptr && end > ptr && !msync((void *)(uintptr_t)start, end - start, MS_ASYNC);
 }
 
-/* One row of one side. A pointer given as a device pointer may be page-locked host memory: one address space. One that could
- * be either is looked up; one given as a host pointer is trusted, as a real driver does. */
+/* One row of one side. A pointer given as a device pointer may be page-locked host memory: one address space. One that
+ * could be either is looked up; one given as a host pointer is trusted, as a real driver does. */
 static CUresult side_check(CUmemorytype type, int device, uint64_t ptr, size_t size, bool write)
 {
     if (type == CU_MEMORYTYPE_DEVICE || sim_is_device_address(ptr)) return sim_check_access(device, ptr, size, write);
@@ -157,15 +157,10 @@ CUresult sim_operation_run(const sim_operation *operation, const sim_actor *who)
     actor.device = operation->device;
     actor.operation = operation->name;
     switch (operation->type) {
-    case CU_GRAPH_NODE_TYPE_MEMCPY:
-        return memcpy_run(operation, &actor);
-    case CU_GRAPH_NODE_TYPE_MEMSET:
-        return memset_run(operation, &actor);
-    case CU_GRAPH_NODE_TYPE_HOST:
-        sim_call_host(operation->host.fn, operation->host.userData);
-        return CUDA_SUCCESS;
-    default:
-        return CUDA_SUCCESS;
+    case CU_GRAPH_NODE_TYPE_MEMCPY: return memcpy_run(operation, &actor);
+    case CU_GRAPH_NODE_TYPE_MEMSET: return memset_run(operation, &actor);
+    case CU_GRAPH_NODE_TYPE_HOST: sim_call_host(operation->host.fn, operation->host.userData); return CUDA_SUCCESS;
+    default: return CUDA_SUCCESS;
     }
 }
 
@@ -173,10 +168,7 @@ CUresult sim_operation_run(const sim_operation *operation, const sim_actor *who)
  * Queueing it
  * ------------------------------------------------------------------------------------------- */
 
-static CUresult operation_work(void *data, const sim_actor *who)
-{
-    return sim_operation_run(data, who);
-}
+static CUresult operation_work(void *data, const sim_actor *who) { return sim_operation_run(data, who); }
 
 static void operation_drop(void *data)
 {
@@ -198,7 +190,8 @@ static sim_item *item_of(const sim_operation *operation)
 /* An asynchronous copy from pageable memory has read it when the call returns. */
 static CUresult take_snapshot(sim_operation *o)
 {
-    if (o->type != CU_GRAPH_NODE_TYPE_MEMCPY || !is_pageable(o->copy.srcDevice, o->copy.WidthInBytes)) return CUDA_SUCCESS;
+    if (o->type != CU_GRAPH_NODE_TYPE_MEMCPY || !is_pageable(o->copy.srcDevice, o->copy.WidthInBytes))
+        return CUDA_SUCCESS;
     o->snapshot = malloc(o->copy.WidthInBytes);
     if (!o->snapshot) return CUDA_ERROR_OUT_OF_MEMORY;
     memcpy(o->snapshot, (const void *)(uintptr_t)o->copy.srcDevice, o->copy.WidthInBytes);
@@ -285,9 +278,15 @@ static CUresult set(CUdeviceptr dst, unsigned value, unsigned element, size_t co
 
 static sim_operation linear(uint64_t dst, CUmemorytype dst_type, uint64_t src, CUmemorytype src_type, size_t size)
 {
-    return (sim_operation){.type = CU_GRAPH_NODE_TYPE_MEMCPY, .name = sim_call_name,
-                           .copy = {.dstDevice = dst, .dstMemoryType = dst_type, .srcDevice = src,
-                                    .srcMemoryType = src_type, .WidthInBytes = size, .Height = 1, .Depth = 1}};
+    return (sim_operation){.type = CU_GRAPH_NODE_TYPE_MEMCPY,
+                           .name = sim_call_name,
+                           .copy = {.dstDevice = dst,
+                                    .dstMemoryType = dst_type,
+                                    .srcDevice = src,
+                                    .srcMemoryType = src_type,
+                                    .WidthInBytes = size,
+                                    .Height = 1,
+                                    .Depth = 1}};
 }
 
 static CUresult copy(uint64_t dst, CUmemorytype dst_type, uint64_t src, CUmemorytype src_type, size_t size,

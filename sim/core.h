@@ -6,10 +6,13 @@
  *   share.c      descriptors between processes
  *   plain.c      cuMemAlloc, pinned and registered host memory, stream-ordered pools, pointer attributes
  *   context.c    devices, contexts, errors that stick to a context
- *   stream.c     streams, their threads and queues; events; host functions
+ *   stream.c     streams, their threads and queues; host functions
+ *   event.c      events
  *   copy.c       memset and memcpy: checks at the call, work on a stream or as a graph node
  *   capture.c    stream capture
- *   graph.c      graphs, executables, user objects
+ *   graph.c      graphs and their nodes
+ *   launch.c     executables and their launches
+ *   holding.c    user objects, and who holds them
  *
  * One lock, sim_lock, guards every table and list. It is never held while bytes are moved, while a user's function runs, or while
  * waiting for anything but itself and sim_changed. */
@@ -126,8 +129,8 @@ typedef struct sim_work {
 } sim_work;
 
 /* Queues work on the stream that a user named (0, 1, 2 or a handle), after what it waits for: the stream's earlier work,
- * and the legacy stream's and blocking streams' rule. If the stream is capturing, the work is not queued: see capture.c, which the
- * callers ask first. Takes `data` over, also on failure. Without sim_lock. */
+ * and the legacy stream's and blocking streams' rule. This work has no graph node: on a capturing stream it is refused with
+ * STREAM_CAPTURE_UNSUPPORTED and the capture is lost. Takes `data` over, also on failure. Without sim_lock. */
 CUresult sim_queue(CUstream stream, sim_work work);
 
 /* Waits until all work queued on every stream so far that could touch device memory is done (cuMemFree, reset). */

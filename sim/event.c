@@ -8,15 +8,15 @@ enum { WAIT_EXTERNAL = 1 }; /* CU_EVENT_WAIT_EXTERNAL */
 
 struct sim_event {
     sim_object object;
-    unsigned references;     /* the handle's, and one per item that will stamp it */
+    unsigned references; /* the handle's, and one per item that will stamp it */
     sim_context *context;
     sim_event *before, *after; /* in the context's list */
     unsigned flags;
-    bool recorded;           /* last into a stream */
+    bool recorded; /* last into a stream */
     sim_point point;
-    double time;             /* ms; when the point was reached */
-    uint64_t capture;        /* last recorded into this capture; 0: not into one */
-    CUgraphNode *nodes;      /* the capturing stream's dependencies then */
+    double time;        /* ms; when the point was reached */
+    uint64_t capture;   /* last recorded into this capture; 0: not into one */
+    CUgraphNode *nodes; /* the capturing stream's dependencies then */
     size_t node_count;
 };
 
@@ -45,10 +45,8 @@ void sim_event_stamp(sim_event *event, uint64_t order)
 static void event_close(sim_event *e)
 {
     sim_object_remove(&e->object);
-    if (e->before)
-        e->before->after = e->after;
-    else
-        e->context->events = e->after;
+    if (e->before) e->before->after = e->after;
+    else e->context->events = e->after;
     if (e->after) e->after->before = e->before;
     event_release(e);
 }

@@ -25,10 +25,7 @@ typedef struct sim_capture sim_capture;
 typedef struct sim_graph sim_graph;
 typedef struct sim_user_object sim_user_object;
 
-static inline void sim_enter(void)
-{
-    pthread_mutex_lock(&sim_lock);
-}
+static inline void sim_enter(void) { pthread_mutex_lock(&sim_lock); }
 
 static inline CUresult sim_leave(CUresult result)
 {
@@ -43,21 +40,21 @@ struct sim_context {
     struct sim_context *next;
     int device;
     bool listed, primary, alive, closing;
-    unsigned retained;        /* primary: cuDevicePrimaryCtxRetain */
+    unsigned retained; /* primary: cuDevicePrimaryCtxRetain */
     unsigned flags;
-    CUresult error;           /* sticky */
+    CUresult error; /* sticky */
     sim_stream *legacy;
-    sim_stream *streams;      /* all of them, and destroyed ones until their work is done */
+    sim_stream *streams; /* all of them, and destroyed ones until their work is done */
     sim_event *events;
-    sim_context **peers;      /* peer access enabled to these */
+    sim_context **peers; /* peer access enabled to these */
     size_t peer_count;
 };
 
 enum { SIM_STACK_DEPTH = 64 };
 
 typedef struct sim_thread {
-    uint64_t id;              /* never used twice, unlike pthread_t */
-    uint64_t epoch;           /* simulated machine that the rest belongs to */
+    uint64_t id;    /* never used twice, unlike pthread_t */
+    uint64_t epoch; /* simulated machine that the rest belongs to */
     unsigned depth;
     sim_context *stack[SIM_STACK_DEPTH];
     CUstreamCaptureMode mode;
@@ -85,7 +82,7 @@ void sim_contexts_reset(void);
 
 /* A place in a stream's queue: reached when the item of that order is done. Holds a reference to the stream. */
 typedef struct sim_point {
-    sim_stream *stream;       /* NULL: reached */
+    sim_stream *stream; /* NULL: reached */
     uint64_t order;
 } sim_point;
 
@@ -93,28 +90,28 @@ typedef struct sim_item {
     struct sim_item *next;
     uint64_t order;
     uint64_t call;
-    sim_work work;            /* run NULL: a marker, which only waits or stamps */
-    sim_point after;          /* not before this place in another stream */
-    sim_event *stamp;         /* gets the time when the item is done */
-    bool inlined;             /* its caller runs it */
-    bool always;              /* runs after an error too */
+    sim_work work;    /* run NULL: a marker, which only waits or stamps */
+    sim_point after;  /* not before this place in another stream */
+    sim_event *stamp; /* gets the time when the item is done */
+    bool inlined;     /* its caller runs it */
+    bool always;      /* runs after an error too */
 } sim_item;
 
 struct sim_stream {
-    sim_object object;        /* id 0 for default streams */
+    sim_object object; /* id 0 for default streams */
     unsigned references;
     sim_context *context;
-    sim_stream *before, *after;   /* in the context's list */
+    sim_stream *before, *after; /* in the context's list */
     sim_stream *next_of_thread;
     unsigned flags;
     int priority;
     uint64_t serial;
     bool listed, closed;
-    bool abandoned;           /* by a reset: work is dropped, the context is not looked at */
-    bool worker;              /* has a thread */
-    sim_item *head, *tail;    /* the head stays until it is done */
-    pthread_cond_t wake;      /* for the worker of an empty queue */
-    sim_capture *capture;     /* the capture it takes part in */
+    bool abandoned;            /* by a reset: work is dropped, the context is not looked at */
+    bool worker;               /* has a thread */
+    sim_item *head, *tail;     /* the head stays until it is done */
+    pthread_cond_t wake;       /* for the worker of an empty queue */
+    sim_capture *capture;      /* the capture it takes part in */
     CUgraphNode *dependencies; /* of the next captured node */
     size_t dependency_count;
 };
@@ -132,7 +129,9 @@ void sim_stream_close(sim_stream *stream);
 CUresult sim_stream_find(CUstream handle, sim_stream **out);
 
 bool sim_stream_is_legacy(const sim_stream *stream);
-bool sim_stream_is_blocking(const sim_stream *stream); /* ordered with the legacy stream; not the legacy stream itself */
+
+/* Ordered with the legacy stream; the legacy stream itself is not. */
+bool sim_stream_is_blocking(const sim_stream *stream);
 
 /* An item of the call in progress; NULL when out of memory. Without sim_lock or with it. */
 sim_item *sim_item_new(sim_work work);
@@ -153,9 +152,13 @@ bool sim_stream_is_free(sim_stream *stream);
 bool sim_point_reached(const sim_point *point);
 void sim_point_release(sim_point *point);
 
-/* Waits until the stream has nothing left that was queued up to now: for the legacy stream, the blocking streams too. */
-bool sim_stream_is_busy(const sim_stream *stream, uint64_t order);
+/* The order of the latest item of all. */
 uint64_t sim_order_now(void);
+
+/* Has it anything left that was queued up to `order`? Of the legacy stream, the blocking streams are asked too. */
+bool sim_stream_is_busy(const sim_stream *stream, uint64_t order);
+
+/* Waits until no stream of the context has anything left that was queued up to `order`. */
 void sim_context_wait(sim_context *context, uint64_t order);
 
 /* Runs a user's function on this driver thread; nothing waits for it at exit. Without sim_lock. */
@@ -173,15 +176,15 @@ void sim_events_forget(sim_context *context);           /* ends the handles of a
 
 /* What a stream or a graph node does. */
 typedef struct sim_operation {
-    CUgraphNodeType type;     /* MEMSET, MEMCPY, HOST, EMPTY; GRAPH for a child */
+    CUgraphNodeType type; /* MEMSET, MEMCPY, HOST, EMPTY; GRAPH for a child */
     const char *name;
-    int device;               /* whose access counts */
+    int device;                 /* whose access counts */
     int dst_device, src_device; /* the same for each side of a copy, where `peer` */
     bool peer;
     CUDA_MEMSET_NODE_PARAMS set;
-    CUDA_MEMCPY3D copy;       /* srcDevice and dstDevice hold the address, whatever the memory type */
+    CUDA_MEMCPY3D copy; /* srcDevice and dstDevice hold the address, whatever the memory type */
     CUDA_HOST_NODE_PARAMS host;
-    void *snapshot;           /* the source, copied when the call was made */
+    void *snapshot; /* the source, copied when the call was made */
 } sim_operation;
 
 /* May it be queued? Without sim_lock. */
@@ -194,7 +197,7 @@ CUresult sim_operation_run(const sim_operation *operation, const sim_actor *who)
 CUresult sim_operation_memcpy(sim_operation *out, const CUDA_MEMCPY3D *copy, int device);
 CUresult sim_operation_memset(sim_operation *out, const CUDA_MEMSET_NODE_PARAMS *set, int device);
 
-/* A synchronous call returns when its work is done, and is refused like other waits while a capture could be disturbed. */
+/* A synchronous call returns when its work is done, and is refused like any wait while a capture could be disturbed. */
 typedef enum sim_mode { SIM_ASYNC, SIM_SYNC } sim_mode;
 
 /* Checks an operation, then queues it on the stream that a user named, or captures it. Without sim_lock. */
@@ -205,7 +208,7 @@ CUresult sim_submit(CUstream handle, const sim_operation *operation, sim_mode mo
 struct sim_capture {
     struct sim_capture *next;
     uint64_t id;
-    uint64_t owner;           /* thread that began it */
+    uint64_t owner; /* thread that began it */
     CUstreamCaptureMode mode;
     bool invalidated;
     sim_stream *origin;
@@ -215,8 +218,9 @@ struct sim_capture {
 sim_capture *sim_capture_find(uint64_t id);
 void sim_capture_invalidate(sim_capture *capture);
 
-/* Asked before anything is queued on a stream, recorded into it or asked of it: IMPLICIT (and the captures are lost) for the
- * legacy stream while a blocking stream of its context captures; INVALIDATED for a stream whose capture is lost. */
+/* Asked before anything is queued on a stream, recorded into it or asked of it: IMPLICIT, and the captures are lost,
+ * for the legacy stream while a blocking stream of its context captures; INVALIDATED for a stream whose capture is
+ * lost. */
 CUresult sim_capture_admit(sim_stream *stream);
 
 /* As sim_capture_unsafe_call, with sim_lock held. */
@@ -231,7 +235,7 @@ CUresult sim_capture_forbid_context(sim_context *context);
 /* Adds a node after the stream's dependencies; it becomes the only one. Takes `child` over, also on failure. */
 CUresult sim_capture_add(sim_stream *stream, const sim_operation *operation, sim_graph *child);
 
-/* Makes the stream depend on `nodes` too, joining it to the capture if it is in none. OUT_OF_MEMORY leaves it as it was. */
+/* Makes the stream depend on `nodes` too, and take part in the capture. OUT_OF_MEMORY leaves it as it was. */
 CUresult sim_capture_join(sim_stream *stream, sim_capture *capture, const CUgraphNode *nodes, size_t count);
 
 /* The stream is going away: its capture ends, or is lost if another stream began it. */
@@ -254,15 +258,15 @@ typedef struct sim_holdings {
 typedef struct sim_node {
     CUgraphNode handle;
     sim_operation operation;
-    sim_graph *child;         /* type GRAPH */
-    size_t *before;           /* places of the nodes that come before it */
+    sim_graph *child; /* type GRAPH */
+    size_t *before;   /* places of the nodes that come before it */
     size_t before_count;
 } sim_node;
 
 struct sim_graph {
-    sim_object object;        /* id 0 for child graphs */
+    sim_object object;                 /* id 0 for child graphs */
     struct sim_graph *previous, *next; /* all graphs, for finding a node's */
-    sim_capture *capture;     /* under capture */
+    sim_capture *capture;              /* under capture */
     sim_node *nodes;
     size_t count, capacity;
     sim_holdings holdings;
@@ -280,7 +284,7 @@ CUresult sim_graph_add(sim_graph *graph, CUgraphNode *out, const CUgraphNode *de
 /* The node's place; graph->count when it is not in the graph. */
 size_t sim_graph_place(const sim_graph *graph, CUgraphNode node);
 
-/* Puts the places into `order` (graph->count of them) so that all edges point forward. INVALID_VALUE: there is a cycle. */
+/* Puts the places into `order` (graph->count of them) so that all edges point forward. INVALID_VALUE: a cycle. */
 CUresult sim_graph_sort(const sim_graph *graph, size_t *order);
 
 /* ---- holding.c ---- */

@@ -33,10 +33,8 @@ static void node_free(sim_node *n)
 void sim_graph_free(sim_graph *graph)
 {
     if (graph->object.id) sim_object_remove(&graph->object);
-    if (graph->previous)
-        graph->previous->next = graph->next;
-    else
-        graphs = graph->next;
+    if (graph->previous) graph->previous->next = graph->next;
+    else graphs = graph->next;
     if (graph->next) graph->next->previous = graph->previous;
     for (size_t i = 0; i < graph->count; i++) node_free(&graph->nodes[i]);
     free(graph->nodes);
@@ -59,10 +57,8 @@ size_t sim_graph_place(const sim_graph *graph, CUgraphNode node)
     size_t low = 0, high = graph->count;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
-        if ((uintptr_t)graph->nodes[middle].handle < (uintptr_t)node)
-            low = middle + 1;
-        else
-            high = middle;
+        if ((uintptr_t)graph->nodes[middle].handle < (uintptr_t)node) low = middle + 1;
+        else high = middle;
     }
     return low < graph->count && graph->nodes[low].handle == node ? low : graph->count;
 }
@@ -142,8 +138,8 @@ sim_graph *sim_graph_copy(const sim_graph *graph, bool handle)
     return NULL;
 }
 
-/* Depth first along the edges backwards. `next[n]` counts the edges of n that were followed; `order` grows from the front, the
- * path from the back of the same array: together they never hold a node twice. */
+/* Depth first along the edges backwards. `next[n]` counts the edges of n that were followed; `order` grows from the
+ * front, the path from the back of the same array: together they never hold a node twice. */
 static CUresult visit(const sim_graph *g, size_t root, size_t *order, size_t *done, size_t *next, char *state)
 {
     enum { NEW, ON_PATH, DONE };

@@ -1,11 +1,11 @@
-/* User objects: destroyed, on a thread of the driver's own, when neither the user nor any graph or executable holds them. */
+/* User objects: destroyed on a thread of the driver's own when the user and all graphs and executables have let go. */
 #include <limits.h>
 
 #include "exec.h"
 
 struct sim_user_object {
-    sim_object object;        /* references: all of them */
-    unsigned users;           /* those that are the user's own */
+    sim_object object; /* references: all of them */
+    unsigned users;    /* those that are the user's own */
     CUhostFn destroy;
     void *data;
     struct sim_user_object *next; /* to be destroyed */
@@ -43,10 +43,8 @@ static void drop(sim_user_object *o, unsigned count)
     if (o->object.references) return;
     sim_object_remove(&o->object);
     o->next = NULL;
-    if (last)
-        last->next = o;
-    else
-        first = o;
+    if (last) last->next = o;
+    else first = o;
     last = o;
     pthread_cond_signal(&wake);
 }
@@ -75,10 +73,8 @@ static bool make_room(sim_holdings *h, size_t extra)
 static void take(sim_holdings *h, sim_user_object *o, unsigned count)
 {
     sim_holding *held = holding_of(h, o);
-    if (held)
-        held->count += count;
-    else
-        h->items[h->count++] = (sim_holding){o, count};
+    if (held) held->count += count;
+    else h->items[h->count++] = (sim_holding){o, count};
 }
 
 CUresult sim_holdings_add(sim_holdings *to, const sim_holdings *from)
@@ -108,10 +104,7 @@ static CUresult find(CUuserObject handle, unsigned count, sim_user_object **out)
     return *out && count && count <= INT_MAX ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-static bool fits(const sim_user_object *o, unsigned count)
-{
-    return count <= INT_MAX - o->object.references;
-}
+static bool fits(const sim_user_object *o, unsigned count) { return count <= INT_MAX - o->object.references; }
 
 /* Giving away more than one's own would end objects that graphs still hold. */
 static CUresult own(const sim_user_object *o, unsigned count)
@@ -175,10 +168,8 @@ static CUresult graph_retain(CUgraph graph, CUuserObject object, unsigned count,
     if (!r && !move && !fits(o, count)) r = CUDA_ERROR_INVALID_VALUE;
     if (r) return r;
     if (!make_room(&g->holdings, 1)) return CUDA_ERROR_OUT_OF_MEMORY;
-    if (move)
-        o->users -= count;
-    else
-        o->object.references += count;
+    if (move) o->users -= count;
+    else o->object.references += count;
     take(&g->holdings, o, count);
     return CUDA_SUCCESS;
 }

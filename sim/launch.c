@@ -5,11 +5,11 @@
 
 typedef struct sim_exec {
     sim_object object;
-    unsigned references;      /* the handle's, and one per launch that is not done */
+    unsigned references; /* the handle's, and one per launch that is not done */
     sim_operation *operations;
     size_t count, capacity;
-    sim_holdings holdings;    /* the graph's, and its child graphs' */
-    sim_point last;           /* the latest launch: the next one comes after it */
+    sim_holdings holdings; /* the graph's, and its child graphs' */
+    sim_point last;        /* the latest launch: the next one comes after it */
 } sim_exec;
 
 static void exec_release(sim_exec *x)
@@ -28,8 +28,8 @@ static CUresult exec_find(CUgraphExec handle, sim_exec **out)
     *out = (sim_exec *)sim_object_find(GVMM_SIM_EXEC, id);
     if (*out) return CUDA_SUCCESS;
     if (sim_object_was(GVMM_SIM_EXEC, id))
-        sim_finding("%s (call %llu): graph executable 0x%llx was destroyed; a real driver may crash here", sim_call_name,
-                    (unsigned long long)sim_call_number, (unsigned long long)id);
+        sim_finding("%s (call %llu): graph executable 0x%llx was destroyed; a real driver may crash here",
+                    sim_call_name, (unsigned long long)sim_call_number, (unsigned long long)id);
     return CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -59,10 +59,8 @@ static CUresult flatten(sim_exec *x, const sim_graph *g)
     if (!r) r = sim_graph_sort(g, order);
     for (size_t i = 0; !r && i < g->count; i++) {
         const sim_node *n = &g->nodes[order[i]];
-        if (n->child)
-            r = flatten(x, n->child);
-        else if (!append(x, &n->operation))
-            r = CUDA_ERROR_OUT_OF_MEMORY;
+        if (n->child) r = flatten(x, n->child);
+        else if (!append(x, &n->operation)) r = CUDA_ERROR_OUT_OF_MEMORY;
     }
     free(order);
     return r;

@@ -6,8 +6,9 @@
 #include "memory.h"
 #include "tree.h"
 
-/* Where reservations go. Between what sanitizers and the kernel's two layouts use, so that an address there can only be a
- * device's; the second region is for ThreadSanitizer, which leaves no other. */
+/* Where reservations go. In the first region neither sanitizers nor the kernel put anything (it begins at the top, at a third
+ * or, with an unlimited stack, at a sixth of the address space), so that an address there can only be a device's. The second
+ * is for ThreadSanitizer, which leaves no other. */
 #define ADDRESS_LIMIT ((uint64_t)1 << 47)
 #define LOWEST_HINT   ((uint64_t)8 << 30)
 #define FOREIGN_STEP  ((uint64_t)1 << 30)
@@ -16,7 +17,7 @@ typedef struct region {
     uint64_t start, end;
 } region;
 
-static const region regions[] = {{0x100100000000, 0x2a0000000000}, {0x001000000000, 0x008000000000}};
+static const region regions[] = {{0x160000000000, 0x2a0000000000}, {0x001000000000, 0x008000000000}};
 
 static const region *space;    /* the region in use; NULL until the first reservation */
 static uint64_t next_place;    /* new reservations go behind the last one, so that stale addresses stay stale */

@@ -93,10 +93,7 @@ sim_stream *sim_stream_new(sim_context *context, unsigned flags, int priority)
     return s;
 }
 
-void sim_stream_retain(sim_stream *stream)
-{
-    stream->references++;
-}
+void sim_stream_retain(sim_stream *stream) { stream->references++; }
 
 void sim_stream_release(sim_stream *stream)
 {
@@ -129,10 +126,7 @@ void sim_stream_close(sim_stream *stream)
     sim_stream_release(stream);
 }
 
-bool sim_stream_is_legacy(const sim_stream *stream)
-{
-    return stream == stream->context->legacy;
-}
+bool sim_stream_is_legacy(const sim_stream *stream) { return stream == stream->context->legacy; }
 
 bool sim_stream_is_blocking(const sim_stream *stream)
 {
@@ -191,20 +185,11 @@ CUresult sim_stream_find(CUstream handle, sim_stream **out)
  * Queues
  * ------------------------------------------------------------------------------------------- */
 
-static uint64_t oldest(const sim_stream *s)
-{
-    return s && s->head ? s->head->order : UINT64_MAX;
-}
+static uint64_t oldest(const sim_stream *s) { return s && s->head ? s->head->order : UINT64_MAX; }
 
-uint64_t sim_order_now(void)
-{
-    return last_order;
-}
+uint64_t sim_order_now(void) { return last_order; }
 
-bool sim_point_reached(const sim_point *point)
-{
-    return oldest(point->stream) > point->order;
-}
+bool sim_point_reached(const sim_point *point) { return oldest(point->stream) > point->order; }
 
 void sim_point_release(sim_point *point)
 {
@@ -235,10 +220,7 @@ static bool is_due(const sim_stream *s, uint64_t order)
     return oldest(s->context->legacy) > order;
 }
 
-bool sim_stream_is_free(sim_stream *stream)
-{
-    return !stream->head && is_due(stream, last_order + 1);
-}
+bool sim_stream_is_free(sim_stream *stream) { return !stream->head && is_due(stream, last_order + 1); }
 
 static bool head_is_due(const sim_stream *s)
 {
@@ -276,12 +258,9 @@ static void *work_off(void *argument)
     sim_enter();
     for (;;) {
         if (!s->head && s->closed) break;
-        if (!s->head)
-            pthread_cond_wait(&s->wake, &sim_lock);
-        else if (!head_is_due(s))
-            pthread_cond_wait(&sim_changed, &sim_lock);
-        else
-            execute(s);
+        if (!s->head) pthread_cond_wait(&s->wake, &sim_lock);
+        else if (!head_is_due(s)) pthread_cond_wait(&sim_changed, &sim_lock);
+        else execute(s);
     }
     workers--;
     pthread_cond_broadcast(&sim_changed);
@@ -293,10 +272,8 @@ static void *work_off(void *argument)
 static void append(sim_stream *s, sim_item *item)
 {
     item->order = ++last_order;
-    if (s->tail)
-        s->tail->next = item;
-    else
-        s->head = item;
+    if (s->tail) s->tail->next = item;
+    else s->head = item;
     s->tail = item;
 }
 

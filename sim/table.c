@@ -32,6 +32,8 @@ static pthread_mutex_t start_lock = PTHREAD_MUTEX_INITIALIZER;
 
 typedef enum { COUNT, BYTES, YES_NO } value_kind;
 
+static const char *const kind_texts[] = {[COUNT] = "a number", [BYTES] = "a size such as 64K or 8G", [YES_NO] = "0 or 1"};
+
 typedef struct field {
     const char *name;
     value_kind kind;
@@ -119,7 +121,7 @@ static bool parse_setting(gvmm_sim_config *config, char *setting, message *why)
             set_field(config, &fields[i], number);
             return true;
         }
-        snprintf(why->text, sizeof why->text, "%s=%.80s is not a value for it", setting, value ? value : "");
+        snprintf(why->text, sizeof why->text, "%s is \"%.80s\", not %s", setting, value ? value : "", kind_texts[fields[i].kind]);
         return false;
     }
     snprintf(why->text, sizeof why->text, "there is no setting %.80s", setting);

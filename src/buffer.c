@@ -176,7 +176,7 @@ gvmm_result gvmm_buffer_grow(gvmm_buffer **out, gvmm_buffer *buffer, size_t size
 {
     if (!out || !buffer) return gvmm__fail(GVMM_E_INVALID, "%s is NULL", out ? "buffer" : "out");
     gvmm_resource *resource = buffer->resource;
-    range *from;
+    range *from = NULL;
     gvmm_result r = gvmm__buffer_borrow(&from, buffer);
     if (r) return r;
 
@@ -322,7 +322,7 @@ gvmm_result gvmm_buffer_segments(const gvmm_buffer *buffer, gvmm_segment *segmen
 {
     if (!buffer || !count || (capacity && !segments))
         return gvmm__fail(GVMM_E_INVALID, "%s is NULL", !buffer ? "buffer" : !count ? "count" : "segments");
-    range *r;
+    range *r = NULL;
     gvmm_result failed = gvmm__buffer_borrow(&r, buffer);
     if (failed) return failed;
     size_t total = count_links(r), at = total;

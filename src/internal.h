@@ -91,9 +91,20 @@ static inline void gvmm__checked_undo(gvmm_driver_call call, CUresult status, co
 
 /* ---- stats.c: what is alive and what has happened ---- */
 
+/* clang-format off */
 #define GVMM_STATS(X) \
-    X(physical_bytes) X(mapped_bytes) X(reserved_bytes) X(buffers) X(mappings) X(memories) X(reservations) \
-    X(allocations) X(grows_in_place) X(grows_moved) X(aliases)
+    X(physical_bytes) \
+    X(mapped_bytes) \
+    X(reserved_bytes) \
+    X(buffers) \
+    X(mappings) \
+    X(memories) \
+    X(reservations) \
+    X(allocations) \
+    X(grows_in_place) \
+    X(grows_moved) \
+    X(aliases)
+/* clang-format on */
 
 typedef enum stat {
 #define GVMM_X(name) STAT_##name,

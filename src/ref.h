@@ -17,9 +17,7 @@ static inline void ref_retain(ref *r) { atomic_fetch_add_explicit(&r->count, 1, 
 /* True for the caller that dropped the last reference, who then sees everything that other holders did. */
 static inline bool ref_release(ref *r)
 {
-    if (atomic_fetch_sub_explicit(&r->count, 1, memory_order_release) != 1) return false;
-    atomic_thread_fence(memory_order_acquire);
-    return true;
+    return atomic_fetch_sub_explicit(&r->count, 1, memory_order_acq_rel) == 1;
 }
 
 #endif

@@ -5,7 +5,8 @@
 
 #include "gvmm/driver_calls.h"
 
-#define GVMM_X(need, role, name, symbol, version, params, args)                                                            \
-    _Static_assert(__builtin_types_compatible_p(PFN_##name##_v##version, CUresult(CUDAAPI *) params), "signature of " #name);
+#define GVMM_X(need, role, name, symbol, version, params, args) \
+    _Static_assert(__builtin_types_compatible_p(PFN_##name##_v##version, CUresult(CUDAAPI *) params), \
+                   "signature of " #name);
 GVMM_DRIVER_CALLS(GVMM_X)
 #undef GVMM_X

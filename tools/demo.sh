@@ -1,5 +1,5 @@
 #!/bin/sh
-# tools/demo.sh PROGRAM [FILE]: runs the demo on FILE; without one on what is piped in; if nothing is, on data made here.
+# tools/demo.sh PROGRAM [FILE]: runs the demo on FILE; without one on what is piped in; if nothing is, on a large file of the system.
 set -eu
 program=$1
 file=${2:-}
@@ -17,5 +17,7 @@ if [ -p /dev/stdin ] || [ -f /dev/stdin ]; then
     fi
 fi
 
-echo "demo: nothing was piped in and no FILE=path given, so it reads the numbers 1 to 30000000"
-seq 1 30000000 | "$program" -
+file=$(find /usr/bin /usr/lib /usr/libexec -type f -size +1000k -size -1000000k -printf '%s %p\n' 2>/dev/null |
+    sort -rn | sed -n '1s/^[0-9]* //p')
+echo "demo: nothing was piped in and no FILE=path given, so it reads the largest file of this system"
+exec "$program" "$file" </dev/null

@@ -37,6 +37,8 @@ has_check() { # as tests/CMakeLists.txt looks for it
     return 1
 }
 
+has_valgrind() { command -v valgrind >/dev/null 2>&1; }
+
 has_clang_format() { sh "$(dirname "$0")/clang_format.sh" --version >/dev/null 2>&1; }
 
 # ---- what to install for it ----
@@ -94,6 +96,7 @@ tests)
 build)
     need_tests
     need has_cxx "g++"
+    need has_valgrind "valgrind"
     install_missing
     ;;
 lint)

@@ -41,7 +41,7 @@ readme) # its first C example
     pkgconfig readme.c
     ;;
 subdirectory)
-    "$CMAKE" -S "$here/subdirectory" -B . -DGVMM_SOURCE="$here/../.." -DCMAKE_BUILD_TYPE=Release
+    "$CMAKE" -S "$here/subdirectory" -B . -DGVMM_SOURCE="$here/../.." -DCMAKE_BUILD_TYPE=Debug
     "$CMAKE" --build . --parallel 2
     ./consumer_shared
     ./consumer_static

@@ -1,0 +1,571 @@
+/* Create, grow, alias, release, each beside the same driver calls by hand.
+ *
+ *     bench_core [--quick] [--only GROUP]
+ *
+ * On the machine's driver, or with GVMM_DRIVER=sim on the simulated one. README.md says what each figure means. */
+#include <malloc.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench.h"
+
+static bool quick;
+static gvmm_resource *plain;
+
+static size_t at_least(size_t n) { return quick ? (n + 9) / 10 : n; }
+
+/* ---- create and close ---- */
+
+typedef struct creation {
+    size_t size;
+    bool touch;
+} creation;
+
+static double create_gvmm(void *state)
+{
+    const creation *c = state;
+    double start = now();
+    gvmm_buffer *buffer;
+    OK(gvmm_buffer_create(&buffer, plain, c->size, NULL));
+    if (c->touch) CU(cu->cuMemsetD8(gvmm_buffer_address(buffer), 1, c->size));
+    OK(gvmm_buffer_close(buffer, NULL));
+    gvmm_buffer_release(buffer);
+    return now() - start;
+}
+
+static double create_raw(void *state)
+{
+    const creation *c = state;
+    double start = now();
+    raw_chunk chunk;
+    raw_make(&chunk, c->size, 0);
+    if (c->touch) CU(cu->cuMemsetD8(chunk.address, 1, c->size));
+    raw_wait();
+    raw_unmake(&chunk);
+    return now() - start;
+}
+
+static void creations(bool touch)
+{
+    static const struct {
+        size_t mib, n, batch;
+    } steps[] = {{2, 1000, 10}, {32, 600, 10}, {512, 200, 5}, {2048, 60, 2}, {8192, 40, 2}};
+    const char *name = touch ? "create_close_memset" : "create_close";
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        size_t size = steps[i].mib * MiB;
+        if (!fits(size)) {
+            report_skip(name, size, 1, "does not fit in device memory");
+        } else if (touch && on_sim && size > 512 * MiB) {
+            report_skip(name, size, 1, "the simulated driver's memory is the host's");
+        } else {
+            creation c = {size, touch};
+            side sides[] = {{create_gvmm, &c}, {create_raw, &c}};
+            samples s[2];
+            size_t n = touch && on_sim ? 512 * MiB / size * 4
+                                       : at_least(steps[i].n); /* there it is the host that writes */
+            if (n > steps[i].n) n = at_least(steps[i].n);
+            interleave(s, sides, 2, n, n < 20 ? 1 : steps[i].batch);
+            report(&(figure){.name = name, .size = size, .chunks = 1}, &s[0], &s[1]);
+            samples_free(&s[0]);
+            samples_free(&s[1]);
+        }
+    }
+}
+
+/* ---- buffers in known surroundings ---- */
+
+/* A buffer of one chunk whose next `hole` bytes are free. */
+static gvmm_buffer *buffer_with_hole(size_t hole)
+{
+    gvmm_options options = GVMM_OPTIONS_INIT;
+    options.addr_hint = free_place(G + hole);
+    gvmm_resource *there;
+    OK(gvmm_resource_create(&there, 0, &options));
+    gvmm_buffer *buffer;
+    OK(gvmm_buffer_create(&buffer, there, G, NULL));
+    gvmm_resource_release(there);
+    MUST(gvmm_buffer_address(buffer) == options.addr_hint);
+    return buffer;
+}
+
+static CUdeviceptr end_of(const gvmm_buffer *buffer) { return gvmm_buffer_address(buffer) + gvmm_buffer_size(buffer); }
+
+/* Takes the next address. */
+static CUdeviceptr put_decoy(CUdeviceptr where)
+{
+    CUdeviceptr decoy;
+    CU(cu->cuMemAddressReserve(&decoy, G, 0, where, 0));
+    MUST(decoy == where);
+    return decoy;
+}
+
+/* The buffer, grown in place by one chunk at a time; takes the reference that it is given. */
+static gvmm_buffer *grow_to(gvmm_buffer *buffer, size_t chunks)
+{
+    uint64_t address = gvmm_buffer_address(buffer);
+    for (size_t size = gvmm_buffer_size(buffer); size < chunks * G;) {
+        gvmm_buffer *longer;
+        OK(gvmm_buffer_grow(&longer, buffer, size += G, NULL));
+        gvmm_buffer_release(buffer);
+        buffer = longer;
+    }
+    MUST(gvmm_buffer_address(buffer) == address);
+    return buffer;
+}
+
+/* ---- grow in place ---- */
+
+static double grow_gvmm(void *state)
+{
+    gvmm_buffer *buffer = state, *longer;
+    size_t size = gvmm_buffer_size(buffer) + G;
+    double start = now();
+    OK(gvmm_buffer_grow(&longer, buffer, size, NULL));
+    double took = now() - start;
+    MUST(gvmm_buffer_address(longer) == gvmm_buffer_address(buffer));
+    gvmm_buffer_release(longer);
+    return took;
+}
+
+/* By hand behind the very same range. */
+static double grow_raw(void *state)
+{
+    CUdeviceptr end = end_of(state);
+    raw_chunk chunk;
+    double start = now();
+    raw_make(&chunk, G, end);
+    double took = now() - start;
+    MUST(chunk.address == end);
+    raw_wait();
+    raw_unmake(&chunk);
+    return took;
+}
+
+/* At each length, in the same minutes, also a range of one chunk: what the driver does more slowly with much memory in use is
+ * then no matter of the range's length. */
+static void grows_in_place(void)
+{
+    static const size_t lengths[] = {1, 16, 256, 4096, 32768};
+    enum { COUNT = sizeof lengths / sizeof *lengths };
+    gvmm_buffer *one = buffer_with_hole(G);
+    CUdeviceptr keep_off = put_decoy(end_of(one)); /* or the long range may be placed there */
+    gvmm_buffer *range = buffer_with_hole(lengths[COUNT - 1] * G);
+    CU(cu->cuMemAddressFree(keep_off, G));
+    double first = NAN, raw_first = NAN, flatness = NAN, raw_flatness = NAN, beside = NAN, raw_beside = NAN;
+    size_t last = 0;
+    for (size_t i = 0; i < COUNT; i++) {
+        size_t length = lengths[i];
+        if ((quick && length > 256) || !fits(length * G - gvmm_buffer_size(range) + 2 * G)) {
+            report_skip("grow_in_place", G, length, quick ? "--quick" : "does not fit in device memory");
+            continue;
+        }
+        range = grow_to(range, length);
+        side sides[] = {{grow_gvmm, range}, {grow_raw, range}, {grow_gvmm, one}, {grow_raw, one}};
+        samples s[4];
+        interleave(s, sides, 4, at_least(400), 5);
+        report(&(figure){.name = "grow_in_place", .size = G, .chunks = length}, &s[0], &s[1]);
+        report(&(figure){.name = "grow_in_place_one_beside",
+                         .size = G,
+                         .chunks = length,
+                         .note = "a range of 1 chunk, measured while the long one exists"},
+               &s[2], &s[3]);
+        double ours = samples_median(&s[0]), raw = samples_median(&s[1]);
+        if (i == 0) first = ours, raw_first = raw;
+        flatness = ours / first;
+        raw_flatness = raw / raw_first;
+        beside = ours / samples_median(&s[2]);
+        raw_beside = raw / samples_median(&s[3]);
+        last = length;
+        for (int k = 0; k < 4; k++) samples_free(&s[k]);
+    }
+    report_value("grow_in_place_flatness", last, flatness, raw_flatness, NAN, "median at this length / at 1");
+    report_value("grow_in_place_flatness_beside", last, beside, raw_beside, NAN, "the same, both measured in turn");
+    gvmm_buffer_release(range);
+    gvmm_buffer_release(one);
+}
+
+/* ---- grow by moving ---- */
+
+typedef struct movable {
+    gvmm_buffer *buffer; /* the next address is taken */
+    CUdeviceptr decoy;
+    raw_chunk *row; /* likewise */
+    CUdeviceptr row_decoy;
+    size_t chunks;
+} movable;
+
+static double move_gvmm(void *state)
+{
+    const movable *m = state;
+    gvmm_buffer *moved;
+    double start = now();
+    OK(gvmm_buffer_grow(&moved, m->buffer, (m->chunks + 1) * G, NULL));
+    double took = now() - start;
+    MUST(gvmm_buffer_address(moved) != gvmm_buffer_address(m->buffer));
+    gvmm_buffer_release(moved);
+    return took;
+}
+
+/* Tries the address behind the row, then maps everything anew. */
+static double move_raw(const movable *m, bool access_at_once)
+{
+    size_t total = (m->chunks + 1) * G;
+    CUdeviceptr behind = m->row[m->chunks - 1].address + G, got, to;
+    CUmemGenericAllocationHandle handle;
+    double start = now();
+    CU(cu->cuMemAddressReserve(&got, G, 0, behind, 0));
+    MUST(got != behind);
+    CU(cu->cuMemAddressFree(got, G));
+    CU(cu->cuMemCreate(&handle, G, &raw_prop, 0));
+    CU(cu->cuMemAddressReserve(&to, total, 0, 0, 0));
+    for (size_t i = 0; i <= m->chunks; i++) {
+        CU(cu->cuMemMap(to + i * G, G, 0, i < m->chunks ? m->row[i].handle : handle, 0));
+        if (!access_at_once) CU(cu->cuMemSetAccess(to + i * G, G, &raw_access, 1));
+    }
+    if (access_at_once) CU(cu->cuMemSetAccess(to, total, &raw_access, 1));
+    double took = now() - start;
+    raw_wait();
+    for (size_t i = 0; i <= m->chunks; i++) CU(cu->cuMemUnmap(to + i * G, G));
+    CU(cu->cuMemRelease(handle));
+    CU(cu->cuMemAddressFree(to, total));
+    return took;
+}
+
+static double move_raw_each(void *state) { return move_raw(state, false); }
+static double move_raw_at_once(void *state) { return move_raw(state, true); }
+
+static void grows_moved(void)
+{
+    static const struct {
+        size_t chunks, n, batch;
+    } steps[] = {{1, 400, 5}, {16, 200, 5}, {256, 30, 1}};
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        size_t chunks = steps[i].chunks;
+        movable m = {.chunks = chunks};
+        m.buffer = grow_to(buffer_with_hole(chunks * G), chunks);
+        m.decoy = put_decoy(end_of(m.buffer));
+        CUdeviceptr base = free_place((chunks + 1) * G);
+        m.row = raw_row(base, chunks);
+        m.row_decoy = put_decoy(base + chunks * G);
+
+        side sides[] = {{move_gvmm, &m}, {move_raw_each, &m}, {move_raw_at_once, &m}};
+        samples s[3];
+        interleave(s, sides, 3, at_least(steps[i].n), steps[i].batch);
+        report(&(figure){.name = "grow_moved", .size = chunks * G, .chunks = chunks}, &s[0], &s[1]);
+        report(&(figure){.name = "grow_moved_vs_one_access",
+                         .size = chunks * G,
+                         .chunks = chunks,
+                         .note = "raw: one cuMemSetAccess for the whole range"},
+               &s[0], &s[2]);
+        for (int k = 0; k < 3; k++) samples_free(&s[k]);
+
+        gvmm_buffer_release(m.buffer);
+        raw_row_unmake(m.row, chunks);
+        CU(cu->cuMemAddressFree(m.decoy, G));
+        CU(cu->cuMemAddressFree(m.row_decoy, G));
+    }
+}
+
+/* ---- growing to a large total by small steps ---- */
+
+static double climb_gvmm(void *state)
+{
+    size_t chunks = *(const size_t *)state;
+    gvmm_buffer *buffer = buffer_with_hole(chunks * G);
+    double start = now();
+    buffer = grow_to(buffer, chunks);
+    double took = now() - start;
+    gvmm_buffer_release(buffer);
+    return took;
+}
+
+static double climb_raw(void *state)
+{
+    size_t chunks = *(const size_t *)state;
+    CUdeviceptr base = free_place((chunks + 1) * G);
+    raw_chunk first;
+    raw_make(&first, G, base);
+    double start = now();
+    raw_chunk *rest = raw_row(base + G, chunks - 1);
+    double took = now() - start;
+    raw_row_unmake(rest, chunks - 1);
+    raw_unmake(&first);
+    return took;
+}
+
+/* Allocate, copy, free: what gvmm is there to replace. */
+static double climb_copy(void *state)
+{
+    size_t chunks = *(const size_t *)state;
+    CUdeviceptr old, larger;
+    CU(cu->cuMemAlloc(&old, G));
+    CU(cu->cuMemsetD8(old, 1, G));
+    raw_wait();
+    double start = now();
+    for (size_t k = 2; k <= chunks; k++) {
+        CU(cu->cuMemAlloc(&larger, k * G));
+        CU(cu->cuMemcpyDtoD(larger, old, (k - 1) * G));
+        CU(cu->cuMemFree(old));
+        old = larger;
+    }
+    raw_wait();
+    double took = now() - start;
+    CU(cu->cuMemFree(old));
+    return took;
+}
+
+/* Four times the total costs sixteen times the copying: stops before the first that would take too long. */
+static void climbs(void)
+{
+    static const size_t totals[] = {128, 512, 2048, 8192};
+    double budget = quick ? 1e6 : on_sim ? 5e6 : 60e6, one = 0;
+    for (size_t i = 0; i < sizeof totals / sizeof *totals; i++) {
+        size_t size = totals[i] * MiB, chunks = size / G;
+        size_t n = totals[i] > 2048 ? 1 : on_sim ? 2 : 6;
+        if (!fits(2 * size + 2 * G)) {
+            report_skip("grow_steps", size, chunks, "two copies do not fit in device memory");
+            continue;
+        }
+        double expected = one * (double)(n == 1 ? 1 : n + 1);
+        if (expected > budget) {
+            report_skip("grow_steps", size, chunks, "copying would take too long");
+            one *= 16;
+            continue;
+        }
+        side sides[] = {{climb_gvmm, &chunks}, {climb_raw, &chunks}, {climb_copy, &chunks}};
+        samples s[3];
+        interleave(s, sides, 3, n, 1);
+        report(&(figure){.name = "grow_steps", .size = size, .chunks = chunks, .per_chunk = true}, &s[0], &s[1]);
+        report(&(figure){.name = "grow_steps_vs_copy",
+                         .size = size,
+                         .chunks = chunks,
+                         .per_chunk = true,
+                         .note = "raw: cuMemAlloc, cuMemcpyDtoD, cuMemFree at each step"},
+               &s[0], &s[2]);
+        one = samples_median(&s[2]) * 16;
+        for (int k = 0; k < 3; k++) samples_free(&s[k]);
+    }
+}
+
+/* ---- releasing long ranges ---- */
+
+static double release_gvmm(void *state)
+{
+    size_t chunks = *(const size_t *)state;
+    gvmm_buffer *buffer = grow_to(buffer_with_hole(chunks * G), chunks);
+    double start = now();
+    gvmm_buffer_release(buffer);
+    return now() - start;
+}
+
+static double release_raw(void *state)
+{
+    size_t chunks = *(const size_t *)state;
+    raw_chunk *row = raw_row(free_place((chunks + 1) * G), chunks);
+    double start = now();
+    raw_wait();
+    raw_row_unmake(row, chunks);
+    return now() - start;
+}
+
+static void releases(void)
+{
+    static const struct {
+        size_t chunks, n;
+    } steps[] = {{1024, 10}, {8192, 6}, {32768, 4}};
+    double first = NAN, raw_first = NAN, ours = NAN, raw = NAN;
+    size_t last = 0;
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        size_t chunks = steps[i].chunks;
+        if ((quick && chunks > 1024) || !fits(chunks * G)) {
+            report_skip("release", chunks * G, chunks, quick ? "--quick" : "does not fit in device memory");
+            continue;
+        }
+        side sides[] = {{release_gvmm, &chunks}, {release_raw, &chunks}};
+        samples s[2];
+        interleave(s, sides, 2, at_least(steps[i].n), 1);
+        report(&(figure){.name = "release", .size = chunks * G, .chunks = chunks, .per_chunk = true}, &s[0], &s[1]);
+        ours = samples_median(&s[0]) / (double)chunks;
+        raw = samples_median(&s[1]) / (double)chunks;
+        if (i == 0) first = ours, raw_first = raw;
+        last = chunks;
+        samples_free(&s[0]);
+        samples_free(&s[1]);
+    }
+    report_value("release_linearity", last, ours / first, raw / raw_first, NAN,
+                 "time per chunk at this length / at 1024");
+}
+
+/* ---- what calls no driver, or hardly ---- */
+
+enum { MANY = 200 };
+
+static gvmm_buffer *shown;
+static gvmm_buffer *aliases[MANY];
+static volatile uint64_t sink;
+
+static void drop_aliases(void)
+{
+    for (int i = 0; i < MANY; i++) gvmm_buffer_release(aliases[i]);
+}
+
+static double alias_gvmm(void *state)
+{
+    (void)state;
+    double start = now();
+    for (int i = 0; i < MANY; i++) OK(gvmm_buffer_grow(&aliases[i], shown, 0, NULL));
+    double took = now() - start;
+    drop_aliases();
+    return took;
+}
+
+static double alias_release_gvmm(void *state)
+{
+    (void)state;
+    for (int i = 0; i < MANY; i++) OK(gvmm_buffer_grow(&aliases[i], shown, 0, NULL));
+    double start = now();
+    drop_aliases();
+    return now() - start;
+}
+
+static double wait_raw(void *state)
+{
+    (void)state;
+    double start = now();
+    for (int i = 0; i < MANY; i++) raw_wait();
+    return now() - start;
+}
+
+static double getters_gvmm(void *state)
+{
+    (void)state;
+    double start = now();
+    for (int i = 0; i < MANY; i++) sink = gvmm_buffer_address(shown) + gvmm_buffer_size(shown);
+    return now() - start;
+}
+
+static double getters_raw(void *state)
+{
+    CUdeviceptr address = gvmm_buffer_address(state), base;
+    size_t size;
+    double start = now();
+    for (int i = 0; i < MANY; i++) {
+        CU(cu->cuMemGetAddressRange(&base, &size, address));
+        sink = base + size;
+    }
+    return now() - start;
+}
+
+static void small_things(void)
+{
+    OK(gvmm_buffer_create(&shown, plain, G, NULL));
+    side sides[] = {{alias_gvmm, NULL}, {alias_release_gvmm, NULL}, {wait_raw, NULL}};
+    samples s[3];
+    interleave(s, sides, 3, at_least(400), 2);
+    report(&(figure){.name = "full_alias", .size = G, .per = MANY, .note = "raw: there is no call for it"}, &s[0],
+           NULL);
+    report(&(figure){.name = "full_alias_release", .size = G, .per = MANY, .note = "raw: cuStreamSynchronize, legacy"},
+           &s[1], &s[2]);
+    for (int k = 0; k < 3; k++) samples_free(&s[k]);
+
+    side getters[] = {{getters_gvmm, NULL}, {getters_raw, shown}};
+    interleave(s, getters, 2, at_least(400), 2);
+    report(&(figure){.name = "getters", .size = G, .per = MANY, .note = "address and size; raw: cuMemGetAddressRange"},
+           &s[0], &s[1]);
+    samples_free(&s[0]);
+    samples_free(&s[1]);
+    gvmm_buffer_release(shown);
+}
+
+/* ---- host memory ---- */
+
+static size_t live_bytes, live_usable, live_objects;
+static struct {
+    void *ptr;
+    size_t size;
+} objects[64];
+
+static void *counting_allocate(size_t size)
+{
+    void *ptr = malloc(size);
+    MUST(ptr);
+    for (size_t i = 0; i < sizeof objects / sizeof *objects; i++) {
+        if (objects[i].ptr) continue;
+        objects[i].ptr = ptr;
+        objects[i].size = size;
+        live_bytes += size;
+        live_usable += malloc_usable_size(ptr);
+        live_objects++;
+        return ptr;
+    }
+    bench_die(__FILE__, __LINE__, "counting_allocate", "more objects than expected");
+}
+
+static void counting_deallocate(void *ptr)
+{
+    if (!ptr) return;
+    for (size_t i = 0; i < sizeof objects / sizeof *objects; i++) {
+        if (objects[i].ptr != ptr) continue;
+        objects[i].ptr = NULL;
+        live_bytes -= objects[i].size;
+        live_usable -= malloc_usable_size(ptr);
+        live_objects--;
+    }
+    free(ptr);
+}
+
+/* A full alias is a handle and nothing else; what a grow keeps beyond that is the chunk's. Comes before any resource is made. */
+static void host_bytes(void)
+{
+    OK(gvmm_host_allocator_install(&(gvmm_host_allocator){counting_allocate, counting_deallocate}));
+    gvmm_buffer *buffer = buffer_with_hole(G), *alias, *longer;
+    size_t bytes = live_bytes, usable = live_usable, count = live_objects;
+    OK(gvmm_buffer_grow(&alias, buffer, 0, NULL));
+    size_t handle = live_bytes - bytes, handle_usable = live_usable - usable;
+    MUST(live_objects - count == 1);
+    bytes = live_bytes, usable = live_usable, count = live_objects;
+    OK(gvmm_buffer_grow(&longer, buffer, 2 * G, NULL));
+    MUST(gvmm_buffer_address(longer) == gvmm_buffer_address(buffer));
+
+    report_value("host_bytes_chunk", 1, (double)(live_usable - usable - handle_usable), NAN, 256,
+                 "bytes, malloc_usable_size");
+    report_value("host_bytes_chunk_asked", 1, (double)(live_bytes - bytes - handle), NAN, 256, "bytes as asked for");
+    report_value("host_objects_chunk", 1, (double)(live_objects - count - 1), NAN, NAN, "allocations");
+    report_value("host_bytes_handle", 0, (double)handle_usable, NAN, NAN,
+                 "bytes of a buffer handle, malloc_usable_size");
+    gvmm_buffer_release(longer);
+    gvmm_buffer_release(alias);
+    gvmm_buffer_release(buffer);
+    MUST(live_objects == 0);
+    OK(gvmm_host_allocator_install(NULL));
+}
+
+int main(int argc, char **argv)
+{
+    const char *only = NULL;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--quick") == 0) {
+            quick = true;
+        } else if (strcmp(argv[i], "--only") == 0 && i + 1 < argc) {
+            only = argv[++i];
+        } else {
+            fprintf(stderr, "usage: bench_core [--quick] [--only host|create|memset|place|move|steps|release|small]\n");
+            return 2;
+        }
+    }
+    bench_start(only);
+    if (bench_wants("host")) host_bytes();
+    OK(gvmm_resource_create(&plain, 0, NULL));
+    MUST(gvmm_resource_granularity(plain) == G);
+    if (bench_wants("create")) creations(false);
+    if (bench_wants("memset")) creations(true);
+    if (bench_wants("small")) small_things();
+    if (bench_wants("place")) grows_in_place();
+    if (bench_wants("move")) grows_moved();
+    if (bench_wants("steps")) climbs();
+    if (bench_wants("release")) releases();
+    gvmm_resource_release(plain);
+    return bench_end();
+}
