@@ -38,6 +38,7 @@ demo:
 
 test:
 	@$(call ready,dev,build)
+	@$(call setup,python)
 	@$(unmake) ctest --preset dev --parallel $(JOBS) </dev/null
 
 gpu-test:

@@ -7,13 +7,15 @@ install(TARGETS gvmm gvmm_static EXPORT gvmm-targets
 install(FILES include/gvmm.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(DIRECTORY include/gvmm DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
 install(FILES LICENSE README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+set(standin_dir ${CMAKE_INSTALL_LIBDIR}/gvmm)
 if(TARGET gvmm_standin)
-    install(TARGETS gvmm_standin LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/gvmm)
+    install(TARGETS gvmm_standin EXPORT gvmm-targets LIBRARY DESTINATION ${standin_dir})
 endif()
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/gvmm)
 install(EXPORT gvmm-targets NAMESPACE gvmm:: DESTINATION ${package_dir})
-configure_package_config_file(cmake/gvmm-config.cmake.in gvmm-config.cmake INSTALL_DESTINATION ${package_dir})
+configure_package_config_file(cmake/gvmm-config.cmake.in gvmm-config.cmake
+    INSTALL_DESTINATION ${package_dir} PATH_VARS standin_dir)
 write_basic_package_version_file(gvmm-config-version.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/gvmm-config.cmake ${PROJECT_BINARY_DIR}/gvmm-config-version.cmake
     DESTINATION ${package_dir})

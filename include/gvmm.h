@@ -204,7 +204,8 @@ GVMM_API bool gvmm_resource_is_host_accessible(const gvmm_resource *resource);
  * ------------------------------------------------------------------------------------------- */
 
 /* Makes a buffer of `size` bytes, rounded up to the granularity. Its bytes are zero. Size 0 gives an empty buffer, with address
- * 0, and calls no driver.
+ * 0, and calls no driver. If the resource has a capacity, so much address space is reserved with it, and the buffer and what is grown from
+ * it stay where they are until it is used up; a capacity that the driver refuses is halved until it agrees, down to what is needed.
  *
  * stream   recorded stream. NULL: the device's legacy default stream; for host locations none.
  * Returns  GVMM_E_INVALID      resource or out is NULL, or the size does not fit 64 bits when rounded up
@@ -213,6 +214,15 @@ GVMM_API bool gvmm_resource_is_host_accessible(const gvmm_resource *resource);
  * Owns     one reference to *out; *out holds the resource.
  * Capture  allowed; waits for nothing. */
 GVMM_API gvmm_result gvmm_buffer_create(gvmm_buffer **out, gvmm_resource *resource, size_t size, gvmm_stream stream);
+
+/* The same with a capacity of its own, bytes, in place of the resource's; GVMM_CAPACITY_ALL is not allowed here. */
+GVMM_API gvmm_result gvmm_buffer_create_with_capacity(gvmm_buffer **out, gvmm_resource *resource, size_t size, uint64_t capacity,
+                                                      gvmm_stream stream);
+
+/* How large the buffer can grow where it is, bytes, as far as its own reservation goes: what was got of the capacity. Buffers that
+ * share a beginning compete for the space behind it: once one has grown there, the others have their size and no more, until it is
+ * closed. */
+GVMM_API uint64_t gvmm_buffer_capacity(const gvmm_buffer *buffer);
 
 /* Makes a buffer that shows `buffer`'s memory followed by at least `size - gvmm_buffer_size(buffer)` new bytes. No bytes are
  * copied. The address stays the same where the address space behind the buffer is free; otherwise every chunk is mapped again at a
@@ -283,6 +293,129 @@ typedef struct gvmm_segment {
  *
  * Returns  GVMM_E_INVALID, GVMM_E_CLOSED */
 GVMM_API gvmm_result gvmm_buffer_segments(const gvmm_buffer *buffer, gvmm_segment *segments, size_t capacity, size_t *count);
+
+/* ---------------------------------------------------------------------------------------------
+ * Other views of the same memory: shorter, put together otherwise, with less access. Nothing is copied.
+ * ------------------------------------------------------------------------------------------- */
+
+/* Makes a buffer that shows the beginning of `buffer`: at least `size` bytes, up to the next border of a chunk, at the same address.
+ * Memory behind it goes back when nobody else holds it. Size 0 gives an empty buffer. Records the same stream.
+ *
+ * Returns  GVMM_E_INVALID, GVMM_E_CLOSED, GVMM_E_NO_HOST_MEMORY
+ * Owns     one reference to *out. `buffer` stays open.
+ * Capture  allowed; makes no driver call. */
+GVMM_API gvmm_result gvmm_buffer_shrink(gvmm_buffer **out, gvmm_buffer *buffer, size_t size);
+
+typedef struct gvmm_piece {
+    gvmm_buffer *buffer;
+    size_t offset, size; /* bytes; both at borders of the buffer's chunks. Size 0: all from offset on */
+    bool read_only;      /* nobody writes through this view, whoever may write elsewhere */
+} gvmm_piece;
+
+/* Makes a buffer, at an address of its own, that shows the pieces one behind the other. A buffer may be there several times. Each
+ * chunk keeps its readers. The result can grow, and holds the memory as the pieces' buffers do.
+ *
+ * resource  whose options hold for the new address and for growing.
+ * stream    recorded stream, as in gvmm_buffer_create.
+ * Returns   GVMM_E_INVALID     a NULL, or a piece that does not lie at borders of chunks; the message says which
+ *           GVMM_E_CLOSED, GVMM_E_NO_HOST_MEMORY, GVMM_E_NO_ADDRESS_SPACE, GVMM_E_NO_DEVICE_MEMORY, GVMM_E_DRIVER
+ * Owns      one reference to *out. The pieces stay open.
+ * Capture   allowed; waits for nothing. */
+GVMM_API gvmm_result gvmm_buffer_compose(gvmm_buffer **out, gvmm_resource *resource, const gvmm_piece *pieces, size_t count,
+                                         gvmm_stream stream);
+
+/* A ring: the whole buffer `times` (1 to 1024) in a row, so that what is written past its end is found at its beginning. */
+GVMM_API gvmm_result gvmm_buffer_ring(gvmm_buffer **out, gvmm_buffer *buffer, unsigned times);
+
+/* ---------------------------------------------------------------------------------------------
+ * Access. It belongs to the memory, so it holds at every address where the memory is mapped, now and later.
+ * ------------------------------------------------------------------------------------------- */
+
+/* Grants (or with GVMM_ACCESS_NONE revokes) a device's access to the memory that the buffer shows; of a read-only view, to the view
+ * alone. Work that is under way is the caller's to wait for.
+ *
+ * device   ordinal, or -1 for the CPU (which can be granted host memory only).
+ * Returns  GVMM_E_INVALID      a NULL, no such device, or a value that is not allowed
+ *          GVMM_E_UNSUPPORTED  the device cannot reach the memory
+ *          GVMM_E_CLOSED, GVMM_E_NO_HOST_MEMORY, GVMM_E_DRIVER   After a failure the access is everywhere as it was.
+ * Capture  allowed. */
+GVMM_API gvmm_result gvmm_buffer_set_access(gvmm_buffer *buffer, int device, gvmm_access access);
+
+/* The least access that the device has to any byte of the buffer. Asks no driver. */
+GVMM_API gvmm_result gvmm_buffer_get_access(const gvmm_buffer *buffer, int device, gvmm_access *out);
+
+/* ---------------------------------------------------------------------------------------------
+ * Evict and restore: physical memory given back, addresses kept (sleep and wake).
+ *
+ * All views of the memory are concerned, and graphs that use it work again after the restore. In between, touching it is an error as for
+ * unmapped memory. Registrations of the memory elsewhere (NCCL, RDMA) point at the old pages: the handler tells when to renew them,
+ * the generation whether it is needed.
+ * ------------------------------------------------------------------------------------------- */
+
+typedef enum gvmm_contents {
+    GVMM_CONTENTS_DROP = 0, /* undefined after the restore */
+    GVMM_CONTENTS_ZERO = 1, /* zero after the restore */
+    GVMM_CONTENTS_HOST = 2, /* kept in one piece of pinned host memory, freed by the restore */
+    GVMM_CONTENTS_FILE = 3  /* kept in a file without a name in `directory` */
+} gvmm_contents;
+
+typedef struct gvmm_evict_options {
+    size_t struct_size;
+    gvmm_contents contents;
+    gvmm_stream stream;    /* waited for first; NULL: the buffer's recorded stream, the legacy default stream for a resource */
+    const char *directory; /* for GVMM_CONTENTS_FILE */
+} gvmm_evict_options;
+
+#define GVMM_EVICT_OPTIONS_INIT { sizeof(gvmm_evict_options), GVMM_CONTENTS_HOST, NULL, NULL }
+#define GVMM_TAG_ANY INT32_MIN
+
+/* Evicts what is resident of the buffer's memory, or of the memory that was made with the resource's options of this tag
+ * (GVMM_TAG_ANY: all of it) and is mapped. Doing it again does nothing.
+ *
+ * options  NULL: contents kept in pinned host memory.
+ * Returns  GVMM_E_CAPTURING       the stream is capturing, or waiting for the default stream would end a capture: nothing was done
+ *          GVMM_E_NO_HOST_MEMORY  no room for the contents: nothing was evicted
+ *          GVMM_E_UNSUPPORTED     contents of host memory are to be kept
+ *          GVMM_E_INVALID, GVMM_E_CLOSED, GVMM_E_DRIVER
+ * Threads  any; evicting and restoring take turns. Work of other streams, and grows that are under way, are for the caller to order.
+ * Capture  harms none. */
+GVMM_API gvmm_result gvmm_buffer_evict(gvmm_buffer *buffer, const gvmm_evict_options *options);
+GVMM_API gvmm_result gvmm_resource_evict(gvmm_resource *resource, int tag, const gvmm_evict_options *options);
+
+/* Makes the memory anew at all its addresses and brings the contents back. When it returns, all work may use it. Doing it again does
+ * nothing.
+ *
+ * Returns  GVMM_E_NO_DEVICE_MEMORY and others: everything is evicted as before, the contents still kept, to be tried again.
+ * Threads, Capture  as evicting. */
+GVMM_API gvmm_result gvmm_buffer_restore(gvmm_buffer *buffer);
+GVMM_API gvmm_result gvmm_resource_restore(gvmm_resource *resource, int tag);
+
+/* Bytes of the buffer that are evicted now; a number that grows with every restore of any of its chunks. */
+GVMM_API size_t gvmm_buffer_evicted_bytes(const gvmm_buffer *buffer);
+GVMM_API uint64_t gvmm_buffer_generation(const gvmm_buffer *buffer);
+
+typedef enum gvmm_residency {
+    GVMM_BEFORE_EVICT, /* the memory is still there: deregister it */
+    GVMM_AFTER_EVICT,
+    GVMM_EVICT_FAILED, /* it is as it was */
+    GVMM_BEFORE_RESTORE,
+    GVMM_AFTER_RESTORE, /* new pages at the old addresses: register them */
+    GVMM_RESTORE_FAILED /* still evicted */
+} gvmm_residency;
+
+typedef struct gvmm_residency_event {
+    gvmm_residency what;
+    gvmm_buffer *buffer; /* that was evicted or restored; NULL if it was the resource's */
+    int tag;             /* asked for, or the resource's own */
+    size_t bytes;        /* concerned */
+} gvmm_residency_event;
+
+typedef void (*gvmm_residency_fn)(void *user, const gvmm_residency_event *event);
+
+/* Sets who is told; NULL: nobody.
+ *
+ * Threads  `fn` runs on the evicting or restoring thread, with no lock held. It must not evict or restore; it may use the buffer. */
+GVMM_API void gvmm_resource_set_residency_handler(gvmm_resource *resource, gvmm_residency_fn fn, void *user);
 
 /* ---------------------------------------------------------------------------------------------
  * Graphs: work recorded in a graph uses memory at every launch. A graph that retains a buffer's memory keeps it mapped until the

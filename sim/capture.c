@@ -61,7 +61,7 @@ CUresult sim_capture_unsafe(void)
 {
     CUresult r = CUDA_SUCCESS;
     const sim_thread *t = sim_thread_self();
-    if (t->mode == CU_STREAM_CAPTURE_MODE_RELAXED) return r;
+    if (t->mode >= CU_STREAM_CAPTURE_MODE_RELAXED) return r;
     for (sim_capture *c = captures; c; c = c->next) {
         bool own = c->owner == t->id && c->mode != CU_STREAM_CAPTURE_MODE_RELAXED;
         bool global = c->mode == CU_STREAM_CAPTURE_MODE_GLOBAL && t->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
@@ -78,10 +78,10 @@ CUresult sim_capture_unsafe_call(void)
     return sim_leave(sim_capture_unsafe());
 }
 
+/* Any number is taken for a mode. */
 CUresult sim_cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
 {
-    if (!mode || (int)*mode < CU_STREAM_CAPTURE_MODE_GLOBAL || (int)*mode > CU_STREAM_CAPTURE_MODE_RELAXED)
-        return CUDA_ERROR_INVALID_VALUE;
+    if (!mode) return CUDA_ERROR_INVALID_VALUE;
     sim_thread *t = sim_thread_self();
     CUstreamCaptureMode old = t->mode;
     t->mode = *mode;
@@ -114,16 +114,13 @@ CUresult sim_capture_join(sim_stream *stream, sim_capture *capture, const CUgrap
     return CUDA_SUCCESS;
 }
 
-CUresult sim_capture_add(sim_stream *stream, const sim_operation *operation, sim_graph *child)
+CUresult sim_capture_add(sim_stream *stream, const sim_operation *operation)
 {
     CUgraphNode node;
     CUgraphNode *only = malloc(sizeof *only);
-    if (!only) {
-        if (child) sim_graph_free(child);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
+    if (!only) return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult r = sim_graph_add(stream->capture->graph, &node, stream->dependencies, stream->dependency_count, operation,
-                               child);
+                               NULL);
     if (r) return free(only), r;
     free(stream->dependencies);
     stream->dependencies = only;
@@ -141,6 +138,7 @@ static CUresult begin(CUstream handle, CUstreamCaptureMode mode)
     sim_stream *s;
     CUresult r = sim_stream_find(handle, &s);
     if (r) return r;
+    if (implicit(s, true)) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     if (sim_stream_is_legacy(s)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (s->capture) return CUDA_ERROR_ILLEGAL_STATE;
     sim_capture *c = calloc(1, sizeof *c);
@@ -180,6 +178,7 @@ static sim_graph *finish(sim_capture *capture)
     *link = capture->next;
     sim_graph *graph = capture->graph;
     graph->capture = NULL;
+    free(capture->left);
     free(capture);
     return graph;
 }
@@ -192,7 +191,14 @@ void sim_capture_leave(sim_stream *stream)
         sim_graph_free(finish(capture));
         return;
     }
-    sim_capture_invalidate(capture);
+    size_t count = capture->left_count + stream->dependency_count;
+    CUgraphNode *left = realloc(capture->left, (count + 1) * sizeof *left);
+    if (left) {
+        for (size_t i = 0; i < stream->dependency_count; i++) left[capture->left_count++] = stream->dependencies[i];
+        capture->left = left;
+    } else {
+        sim_capture_invalidate(capture);
+    }
     stream->capture = NULL;
     forget_dependencies(stream);
 }
@@ -222,12 +228,26 @@ static CUresult joined(const sim_capture *capture)
     bool *seen = calloc(g->count + 1, sizeof *seen);
     if (!seen) return CUDA_ERROR_OUT_OF_MEMORY;
     mark_before(g, capture->origin, seen);
+    for (size_t i = 0; i < capture->left_count; i++)
+        if (!seen[sim_graph_place(g, capture->left[i])]) r = CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
     for (sim_context *c = sim_context_next(NULL); c; c = sim_context_next(c))
         for (sim_stream *s = c->streams; s; s = s->after)
             for (size_t i = 0; s->capture == capture && i < s->dependency_count; i++)
                 if (!seen[sim_graph_place(g, s->dependencies[i])]) r = CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
     free(seen);
     return r;
+}
+
+/* How the capture ends when its stream or its thread is the wrong one: for the first, later. */
+static CUresult mismatch(sim_capture *c, const sim_stream *s)
+{
+    if (c->origin != s) {
+        sim_capture_invalidate(c);
+        return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
+    }
+    if (c->mode == CU_STREAM_CAPTURE_MODE_RELAXED || c->owner == sim_thread_self()->id) return CUDA_SUCCESS;
+    sim_graph_free(finish(c));
+    return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
 }
 
 static CUresult end(CUstream handle, CUgraph *graph)
@@ -238,9 +258,8 @@ static CUresult end(CUstream handle, CUgraph *graph)
     if (implicit(s, true)) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     sim_capture *c = s->capture;
     if (!c) return CUDA_ERROR_ILLEGAL_STATE;
-    if (c->origin != s) return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
-    if (c->mode != CU_STREAM_CAPTURE_MODE_RELAXED && c->owner != sim_thread_self()->id)
-        return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+    r = mismatch(c, s);
+    if (r) return r;
     r = c->invalidated ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : joined(c);
     if (r == CUDA_ERROR_OUT_OF_MEMORY) return r;
     sim_graph *g = finish(c);

@@ -7,6 +7,7 @@
 
 static sim_context primaries[SIM_MAX_DEVICES];
 static sim_context *all; /* every context that ever lived */
+static CUresult failed;  /* the first error that stuck to one: the process gets no new contexts */
 static _Atomic uint64_t epoch = 1, threads;
 static _Thread_local sim_thread this_thread;
 
@@ -55,6 +56,7 @@ int sim_context_device(const sim_context *context) { return context->device; }
 void sim_context_error(sim_context *context, CUresult error)
 {
     if (!context->error) context->error = error;
+    if (!failed) failed = error;
     pthread_cond_broadcast(&sim_changed);
 }
 
@@ -84,6 +86,7 @@ CUresult sim_context_find(CUcontext handle, sim_context **out)
 
 static CUresult context_open(sim_context *c, int device, unsigned flags)
 {
+    if (failed) return failed;
     c->device = device;
     sim_stream *legacy = sim_stream_new(c, CU_STREAM_DEFAULT, 0);
     if (!legacy) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -126,6 +129,7 @@ void sim_contexts_reset(void)
         c->peers = NULL;
         c->peer_count = 0;
     }
+    failed = CUDA_SUCCESS;
     epoch++;
 }
 
@@ -159,7 +163,7 @@ CUresult sim_cuDevicePrimaryCtxRelease(CUdevice device)
     return sim_leave(CUDA_SUCCESS);
 }
 
-/* The references stay with those who hold them; the next retain makes the context live again. */
+/* The references stay with those who hold them; the next retain makes the context live again, unless an error stuck. */
 CUresult sim_cuDevicePrimaryCtxReset(CUdevice device)
 {
     if (device_check(device)) return CUDA_ERROR_INVALID_DEVICE;
@@ -245,6 +249,7 @@ CUresult sim_cuCtxSetCurrent(CUcontext context)
 
 CUresult sim_cuCtxPushCurrent(CUcontext context)
 {
+    if (!context) return CUDA_ERROR_INVALID_VALUE;
     sim_enter();
     sim_context *c;
     CUresult r = sim_context_find(context, &c);
@@ -297,8 +302,7 @@ static CUresult peer_find(CUcontext handle, sim_context **current, sim_context *
 {
     CUresult r = sim_current_context(current);
     if (r) return r;
-    if (sim_context_find(handle, peer) || *peer == *current) return CUDA_ERROR_INVALID_CONTEXT;
-    return CUDA_SUCCESS;
+    return sim_context_find(handle, peer) ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
 }
 
 static CUresult peer_enable(CUcontext handle)
@@ -332,6 +336,15 @@ CUresult sim_cuCtxDisablePeerAccess(CUcontext handle)
     if (i == c->peer_count) return sim_leave(CUDA_ERROR_PEER_ACCESS_NOT_ENABLED);
     c->peers[i] = c->peers[--c->peer_count];
     return sim_leave(CUDA_SUCCESS);
+}
+
+/* Access is asked for by device, so what one context enabled is open to the device's others. */
+bool sim_peer_enabled(int device, int peer)
+{
+    for (const sim_context *c = all; c; c = c->next)
+        for (size_t i = 0; c->alive && c->device == device && i < c->peer_count; i++)
+            if (c->peers[i]->alive && c->peers[i]->device == peer) return true;
+    return false;
 }
 
 CUresult sim_cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)

@@ -24,14 +24,15 @@ static bool is_mapped(uint64_t ptr, size_t size)
 
 /* One row of one side. A pointer given as a device pointer may be page-locked host memory: one address space. One that
  * could be either is looked up; one given as a host pointer is trusted, as a real driver does. */
-static CUresult side_check(CUmemorytype type, int device, uint64_t ptr, size_t size, bool write)
+static CUresult side_check(CUmemorytype type, int device, uint64_t ptr, size_t size, bool write, bool captured)
 {
+    if (captured && sim_is_device_address(ptr)) return CUDA_SUCCESS;
     if (type == CU_MEMORYTYPE_DEVICE || sim_is_device_address(ptr)) return sim_check_access(device, ptr, size, write);
     bool fine = type == CU_MEMORYTYPE_HOST ? ptr != 0 : is_mapped(ptr, size);
     return fine ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-static CUresult memcpy_check(const sim_operation *o)
+static CUresult memcpy_check(const sim_operation *o, bool captured)
 {
     const CUDA_MEMCPY3D *c = &o->copy;
     int dst_device = o->peer ? o->dst_device : o->device, src_device = o->peer ? o->src_device : o->device;
@@ -39,28 +40,28 @@ static CUresult memcpy_check(const sim_operation *o)
         for (size_t y = 0; y < c->Height; y++) {
             uint64_t dst = c->dstDevice + (z * c->dstHeight + y) * c->dstPitch;
             uint64_t src = c->srcDevice + (z * c->srcHeight + y) * c->srcPitch;
-            CUresult r = side_check(c->dstMemoryType, dst_device, dst, c->WidthInBytes, true);
-            if (!r) r = side_check(c->srcMemoryType, src_device, src, c->WidthInBytes, false);
+            CUresult r = side_check(c->dstMemoryType, dst_device, dst, c->WidthInBytes, true, captured);
+            if (!r) r = side_check(c->srcMemoryType, src_device, src, c->WidthInBytes, false, captured);
             if (r) return r;
         }
     return CUDA_SUCCESS;
 }
 
-static CUresult memset_check(const sim_operation *o)
+static CUresult memset_check(const sim_operation *o, bool captured)
 {
     const CUDA_MEMSET_NODE_PARAMS *s = &o->set;
     for (size_t y = 0; y < s->height; y++) {
         CUdeviceptr row = s->dst + y * s->pitch;
-        CUresult r = side_check(CU_MEMORYTYPE_DEVICE, o->device, row, s->width * s->elementSize, true);
+        CUresult r = side_check(CU_MEMORYTYPE_DEVICE, o->device, row, s->width * s->elementSize, true, captured);
         if (r) return r;
     }
     return CUDA_SUCCESS;
 }
 
-CUresult sim_operation_check(const sim_operation *operation)
+CUresult sim_operation_check(const sim_operation *operation, bool captured)
 {
-    if (operation->type == CU_GRAPH_NODE_TYPE_MEMCPY) return memcpy_check(operation);
-    if (operation->type == CU_GRAPH_NODE_TYPE_MEMSET) return memset_check(operation);
+    if (operation->type == CU_GRAPH_NODE_TYPE_MEMCPY) return memcpy_check(operation, captured);
+    if (operation->type == CU_GRAPH_NODE_TYPE_MEMSET) return memset_check(operation, captured);
     return CUDA_SUCCESS;
 }
 
@@ -202,24 +203,36 @@ static CUresult take_snapshot(sim_operation *o)
 static CUresult enqueue(sim_stream *s, sim_operation *o, sim_item *item, sim_mode mode, bool wait, bool *taken)
 {
     CUresult r = sim_capture_admit(s);
-    if (!r && mode == SIM_SYNC) r = sim_capture_unsafe();
     if (r) return r;
     if (s->capture) {
         o->snapshot = NULL; /* the item's */
-        return sim_capture_add(s, o, NULL);
+        return sim_capture_add(s, o);
     }
-    if (wait) return sim_stream_run(s, item, taken);
+    if (wait || mode == SIM_SYNC) return sim_stream_run(s, item, wait, taken);
     r = sim_stream_push(s, item);
     *taken = !r;
     return r;
 }
 
+/* A copy, unlike a memset, must be one that the current context could make too. */
+static CUresult asker_check(const sim_operation *o)
+{
+    sim_context *current;
+    sim_operation asked = *o;
+    if (o->peer || sim_current(&current)) return CUDA_SUCCESS;
+    asked.device = sim_context_device(current);
+    return asked.device == o->device ? CUDA_SUCCESS : sim_operation_check(&asked, false);
+}
+
 static CUresult prepare(sim_stream *s, sim_operation *o, bool capturing, sim_mode mode, bool *wait)
 {
+    const bool copies = o->type == CU_GRAPH_NODE_TYPE_MEMCPY;
     o->device = sim_context_device(s->context);
-    *wait = mode == SIM_SYNC;
-    CUresult r = sim_operation_check(o);
-    if (r || capturing || mode == SIM_SYNC || o->type != CU_GRAPH_NODE_TYPE_MEMCPY) return r;
+    *wait = mode == SIM_SYNC && copies && !(sim_is_device_address(o->copy.dstDevice) && sim_is_device_address(o->copy.srcDevice));
+    CUresult r = sim_operation_check(o, capturing);
+    if (r || capturing || !copies) return r;
+    r = asker_check(o);
+    if (r || mode == SIM_SYNC) return r;
     *wait = is_pageable(o->copy.dstDevice, o->copy.WidthInBytes); /* such a copy has written it when the call returns */
     return *wait ? CUDA_SUCCESS : take_snapshot(o);
 }
@@ -254,7 +267,7 @@ CUresult sim_submit(CUstream handle, const sim_operation *operation, sim_mode mo
 }
 
 /* ---------------------------------------------------------------------------------------------
- * Calls. Nothing to do is a success whatever the pointers are, but a context must be current.
+ * Calls. Nothing to do is a success whatever the pointers are, but the stream must be one.
  * ------------------------------------------------------------------------------------------- */
 
 static CUresult nothing_to_do(CUstream stream)

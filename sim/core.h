@@ -114,6 +114,9 @@ typedef struct sim_stream sim_stream;
 CUresult sim_current(sim_context **out);
 int sim_context_device(const sim_context *context);
 
+/* Has a context of `device` peer access to one of `peer`? With sim_lock held. */
+bool sim_peer_enabled(int device, int peer);
+
 /* Makes `error` the answer of every later call that uses the context. */
 void sim_context_fail(sim_context *context, CUresult error);
 
@@ -132,6 +135,10 @@ typedef struct sim_work {
  * and the legacy stream's and blocking streams' rule. This work has no graph node: on a capturing stream it is refused with
  * STREAM_CAPTURE_UNSUPPORTED and the capture is lost. Takes `data` over, also on failure. Without sim_lock. */
 CUresult sim_queue(CUstream stream, sim_work work);
+
+/* For calls that allocate in a stream's order: its device, and whether it captures. Refused as a wait for another stream
+ * would be, and on the legacy stream as work is. Without sim_lock. */
+CUresult sim_stream_allocates(CUstream stream, int *device, bool *capturing);
 
 /* Waits until all work queued on every stream so far that could touch device memory is done (cuMemFree, reset). */
 void sim_wait_all(void);

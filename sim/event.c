@@ -199,17 +199,18 @@ static CUresult captured_event(const sim_event *e)
 
 static CUresult event_ask(CUevent event, sim_event **out)
 {
-    sim_context *current;
-    CUresult r = sim_current_context(&current);
-    if (!r) r = event_find(event, out);
+    CUresult r = event_find(event, out);
     if (!r) r = sim_capture_unsafe();
     if (!r && (*out)->capture) r = captured_event(*out);
     if (!r) r = (*out)->context->error;
     return r;
 }
 
+/* The one call that looks at its argument before it refuses a thread of the driver. */
 CUresult sim_cuEventQuery(CUevent event)
 {
+    if (!event) return CUDA_ERROR_INVALID_HANDLE;
+    if (sim_on_driver_thread) return CUDA_ERROR_NOT_PERMITTED;
     sim_enter();
     sim_event *e;
     CUresult r = event_ask(event, &e);
@@ -238,14 +239,20 @@ CUresult sim_cuEventSynchronize(CUevent event)
     return sim_leave(event_synchronize(event));
 }
 
+/* For the time between two events, one of them captured: harmless, unlike any other question about it. */
+static CUresult captured_time(const sim_event *e)
+{
+    sim_capture *capture = sim_capture_find(e->capture);
+    return capture && !capture->invalidated ? CUDA_ERROR_CAPTURED_EVENT : CUDA_ERROR_INVALID_VALUE;
+}
+
 static CUresult event_elapsed(float *milliseconds, CUevent start, CUevent end)
 {
-    sim_context *current;
     sim_event *a, *b;
-    CUresult r = sim_current_context(&current);
-    if (!r) r = event_find(start, &a);
+    CUresult r = event_find(start, &a);
     if (!r) r = event_find(end, &b);
     if (r) return r;
+    if (a->capture || b->capture) return captured_time(a->capture ? a : b);
     if ((a->flags | b->flags) & CU_EVENT_DISABLE_TIMING) return CUDA_ERROR_INVALID_HANDLE;
     if (!a->recorded || !b->recorded || a->context != b->context) return CUDA_ERROR_INVALID_HANDLE;
     if (a->context->error) return a->context->error;
@@ -276,7 +283,7 @@ static CUresult wait_captured(sim_stream *s, const sim_event *e)
     }
     if (sim_stream_is_legacy(s)) { /* it cannot capture */
         sim_capture_invalidate(capture);
-        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+        return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     }
     return sim_capture_join(s, capture, e->nodes, e->node_count);
 }

@@ -27,9 +27,14 @@ typedef struct sim_user_object sim_user_object;
 
 static inline void sim_enter(void) { pthread_mutex_lock(&sim_lock); }
 
+/* Destroys the user objects that this thread let go of for the last time, if it is not a driver thread. */
+void sim_objects_destroy(void);
+extern _Thread_local struct sim_user_object *sim_objects_due; /* both in holding.c */
+
 static inline CUresult sim_leave(CUresult result)
 {
     pthread_mutex_unlock(&sim_lock);
+    if (sim_objects_due) sim_objects_destroy();
     return result;
 }
 
@@ -124,8 +129,8 @@ void sim_stream_release(sim_stream *stream);
 /* Ends the stream's handle and its capture. Queued work still runs. Drops the creator's reference. */
 void sim_stream_close(sim_stream *stream);
 
-/* The stream that a user named, in a healthy context; needs a current one. A destroyed or unknown one is a finding
- * and INVALID_HANDLE. */
+/* The stream that a user named, in a healthy context; only the default streams need a current one. A destroyed or unknown
+ * one is a finding and INVALID_HANDLE. */
 CUresult sim_stream_find(CUstream handle, sim_stream **out);
 
 bool sim_stream_is_legacy(const sim_stream *stream);
@@ -142,9 +147,9 @@ void sim_item_drop(sim_item *item);
 /* Queues an item. On failure the item is still the caller's. */
 CUresult sim_stream_push(sim_stream *stream, sim_item *item);
 
-/* Queues an item and waits until it is done. Runs it on this thread when nothing is before it. On success the answer
- * is the context's error. `*taken` says whether the item was queued. */
-CUresult sim_stream_run(sim_stream *stream, sim_item *item, bool *taken);
+/* Runs an item on this thread when nothing is before it; else queues it and, if `wait`, waits until it is done. On
+ * success the answer is the context's error. `*taken` says whether the item was queued. */
+CUresult sim_stream_run(sim_stream *stream, sim_item *item, bool wait, bool *taken);
 
 /* Would an item queued now have to wait for nothing? */
 bool sim_stream_is_free(sim_stream *stream);
@@ -187,8 +192,8 @@ typedef struct sim_operation {
     void *snapshot; /* the source, copied when the call was made */
 } sim_operation;
 
-/* May it be queued? Without sim_lock. */
-CUresult sim_operation_check(const sim_operation *operation);
+/* May it be queued? Into a capture, whatever is mapped at its addresses by now. Without sim_lock. */
+CUresult sim_operation_check(const sim_operation *operation, bool captured);
 
 /* Does it, on a driver thread or inside a synchronous call. Without sim_lock. */
 CUresult sim_operation_run(const sim_operation *operation, const sim_actor *who);
@@ -197,7 +202,7 @@ CUresult sim_operation_run(const sim_operation *operation, const sim_actor *who)
 CUresult sim_operation_memcpy(sim_operation *out, const CUDA_MEMCPY3D *copy, int device);
 CUresult sim_operation_memset(sim_operation *out, const CUDA_MEMSET_NODE_PARAMS *set, int device);
 
-/* A synchronous call returns when its work is done, and is refused like any wait while a capture could be disturbed. */
+/* A synchronous call returns when its work is done, if that reads or writes the program's memory: no other does. */
 typedef enum sim_mode { SIM_ASYNC, SIM_SYNC } sim_mode;
 
 /* Checks an operation, then queues it on the stream that a user named, or captures it. Without sim_lock. */
@@ -213,6 +218,8 @@ struct sim_capture {
     bool invalidated;
     sim_stream *origin;
     sim_graph *graph;
+    CUgraphNode *left; /* what forks depended on that were destroyed */
+    size_t left_count;
 };
 
 sim_capture *sim_capture_find(uint64_t id);
@@ -232,13 +239,13 @@ CUresult sim_capture_forbid(sim_stream *stream);
 /* The same for any stream of the context. */
 CUresult sim_capture_forbid_context(sim_context *context);
 
-/* Adds a node after the stream's dependencies; it becomes the only one. Takes `child` over, also on failure. */
-CUresult sim_capture_add(sim_stream *stream, const sim_operation *operation, sim_graph *child);
+/* Adds a node after the stream's dependencies; it becomes the only one. */
+CUresult sim_capture_add(sim_stream *stream, const sim_operation *operation);
 
 /* Makes the stream depend on `nodes` too, and take part in the capture. OUT_OF_MEMORY leaves it as it was. */
 CUresult sim_capture_join(sim_stream *stream, sim_capture *capture, const CUgraphNode *nodes, size_t count);
 
-/* The stream is going away: its capture ends, or is lost if another stream began it. */
+/* The stream is going away: its capture ends, or goes on without it if another stream began it. */
 void sim_capture_leave(sim_stream *stream);
 
 /* ---- graph.c ---- */

@@ -216,7 +216,7 @@ static CUresult node_add(CUgraphNode *node, CUgraph graph, const CUgraphNode *de
                          const sim_operation *operation)
 {
     if (!node || (count && !dependencies)) return CUDA_ERROR_INVALID_VALUE;
-    CUresult r = sim_operation_check(operation);
+    CUresult r = sim_operation_check(operation, false);
     if (r) return r;
     sim_enter();
     sim_graph *g;
@@ -230,12 +230,13 @@ CUresult sim_cuGraphAddEmptyNode(CUgraphNode *node, CUgraph graph, const CUgraph
     return node_add(node, graph, dependencies, count, &o);
 }
 
-/* The device of the context that a node is given; NULL means the current one. */
+/* The device of the context that a node is given. */
 static CUresult device_of(CUcontext context, int *device)
 {
+    if (!context) return CUDA_ERROR_INVALID_VALUE;
     sim_context *c;
     sim_enter();
-    CUresult r = context ? sim_context_find(context, &c) : sim_current_context(&c);
+    CUresult r = sim_context_find(context, &c);
     if (!r) *device = sim_context_device(c);
     return sim_leave(r);
 }
@@ -280,7 +281,11 @@ CUresult sim_cuGraphAddChildGraphNode(CUgraphNode *node, CUgraph graph, const CU
     sim_graph *g, *c;
     CUresult r = sim_graph_find(graph, &g);
     if (!r) r = sim_graph_find(child, &c);
-    if (!r && c == g) r = CUDA_ERROR_INVALID_VALUE;
+    if (!r && c == g) {
+        sim_finding("cuGraphAddChildGraphNode (call %llu): graph 0x%llx is to be its own child; a real driver crashes here",
+                    (unsigned long long)sim_call_number, (unsigned long long)g->object.id);
+        r = CUDA_ERROR_INVALID_VALUE;
+    }
     if (r) return sim_leave(r);
     sim_graph *copy = sim_graph_copy(c, false);
     if (!copy) return sim_leave(CUDA_ERROR_OUT_OF_MEMORY);

@@ -1,4 +1,5 @@
-/* User objects: destroyed on a thread of the driver's own when the user and all graphs and executables have let go. */
+/* User objects: destroyed when the user and all graphs and executables have let go, on the thread that was the last to do so, or
+ * on one of the driver's own after a launch. */
 #include <limits.h>
 
 #include "exec.h"
@@ -6,18 +7,51 @@
 struct sim_user_object {
     sim_object object; /* references: all of them */
     unsigned users;    /* those that are the user's own */
+    unsigned holders;  /* graphs and executables that point here, if only to find it dead */
+    bool dead, destroyed;
+    bool lost; /* more references were given away than there were: it is never destroyed */
     CUhostFn destroy;
     void *data;
     struct sim_user_object *next; /* to be destroyed */
 };
 
-static sim_user_object *first, *last; /* to be destroyed, in order */
+_Thread_local sim_user_object *sim_objects_due;
+static sim_user_object *first, *last; /* for the driver's thread, in order */
 static pthread_cond_t wake = PTHREAD_COND_INITIALIZER;
 static bool started;
 
 /* ---------------------------------------------------------------------------------------------
  * Destroying
  * ------------------------------------------------------------------------------------------- */
+
+static void free_unheld(sim_user_object *o)
+{
+    if (o->destroyed && !o->holders) free(o);
+}
+
+/* With sim_lock held, and without it while the user's function runs. */
+static void destroy(sim_user_object *o)
+{
+    bool driver = sim_on_driver_thread;
+    pthread_mutex_unlock(&sim_lock);
+    sim_on_driver_thread = true;
+    o->destroy(o->data);
+    sim_on_driver_thread = driver;
+    pthread_mutex_lock(&sim_lock);
+    o->destroyed = true;
+    free_unheld(o);
+}
+
+void sim_objects_destroy(void)
+{
+    sim_enter();
+    while (sim_objects_due) {
+        sim_user_object *o = sim_objects_due;
+        sim_objects_due = o->next;
+        destroy(o);
+    }
+    pthread_mutex_unlock(&sim_lock);
+}
 
 static void *destroy_objects(void *unused)
 {
@@ -29,24 +63,33 @@ static void *destroy_objects(void *unused)
         sim_user_object *o = first;
         first = o->next;
         if (!first) last = NULL;
-        sim_leave(CUDA_SUCCESS);
-        o->destroy(o->data);
-        free(o);
-        sim_enter();
+        destroy(o);
     }
     return NULL;
 }
 
-static void drop(sim_user_object *o, unsigned count)
+static void end(sim_user_object *o)
 {
-    o->object.references -= count;
-    if (o->object.references) return;
     sim_object_remove(&o->object);
+    o->dead = true;
+    if (!sim_on_driver_thread) {
+        o->next = sim_objects_due;
+        sim_objects_due = o;
+        return;
+    }
     o->next = NULL;
     if (last) last->next = o;
     else first = o;
     last = o;
     pthread_cond_signal(&wake);
+}
+
+static void drop(sim_user_object *o, unsigned count)
+{
+    if (o->dead) return;
+    if (count > o->object.references) o->lost = true;
+    o->object.references -= count < o->object.references ? count : o->object.references;
+    if (!o->object.references && !o->lost) end(o);
 }
 
 /* ---------------------------------------------------------------------------------------------
@@ -73,23 +116,37 @@ static bool make_room(sim_holdings *h, size_t extra)
 static void take(sim_holdings *h, sim_user_object *o, unsigned count)
 {
     sim_holding *held = holding_of(h, o);
-    if (held) held->count += count;
-    else h->items[h->count++] = (sim_holding){o, count};
+    if (held) {
+        held->count += count;
+        return;
+    }
+    h->items[h->count++] = (sim_holding){o, count};
+    o->holders++;
+}
+
+static void unhold(sim_user_object *o)
+{
+    o->holders--;
+    free_unheld(o);
 }
 
 CUresult sim_holdings_add(sim_holdings *to, const sim_holdings *from)
 {
     if (!make_room(to, from->count)) return CUDA_ERROR_OUT_OF_MEMORY;
     for (size_t i = 0; i < from->count; i++) {
-        take(to, from->items[i].object, from->items[i].count);
-        from->items[i].object->object.references += from->items[i].count;
+        sim_user_object *o = from->items[i].object;
+        take(to, o, from->items[i].count);
+        if (!o->dead) o->object.references += from->items[i].count;
     }
     return CUDA_SUCCESS;
 }
 
 void sim_holdings_drop(sim_holdings *holdings)
 {
-    for (size_t i = 0; i < holdings->count; i++) drop(holdings->items[i].object, holdings->items[i].count);
+    for (size_t i = 0; i < holdings->count; i++) {
+        drop(holdings->items[i].object, holdings->items[i].count);
+        unhold(holdings->items[i].object);
+    }
     free(holdings->items);
     *holdings = (sim_holdings){0};
 }
@@ -106,13 +163,14 @@ static CUresult find(CUuserObject handle, unsigned count, sim_user_object **out)
 
 static bool fits(const sim_user_object *o, unsigned count) { return count <= INT_MAX - o->object.references; }
 
-/* Giving away more than one's own would end objects that graphs still hold. */
-static CUresult own(const sim_user_object *o, unsigned count)
+/* The user gives references away. More than it has is a success, as on a GPU: that ends objects which graphs still hold, or
+ * gets them lost. */
+static void give(sim_user_object *o, unsigned count)
 {
-    if (count <= o->users) return CUDA_SUCCESS;
-    sim_finding("%s (call %llu): gives %u references to user object 0x%llx away, but the caller has %u", sim_call_name,
-                (unsigned long long)sim_call_number, count, (unsigned long long)o->object.id, o->users);
-    return CUDA_ERROR_INVALID_VALUE;
+    if (count > o->users)
+        sim_finding("%s (call %llu): gives %u references to user object 0x%llx away, but the caller has %u", sim_call_name,
+                    (unsigned long long)sim_call_number, count, (unsigned long long)o->object.id, o->users);
+    o->users -= count < o->users ? count : o->users;
 }
 
 CUresult sim_cuUserObjectCreate(CUuserObject *object, void *data, CUhostFn destroy, unsigned int count,
@@ -151,9 +209,8 @@ CUresult sim_cuUserObjectRelease(CUuserObject object, unsigned int count)
     sim_enter();
     sim_user_object *o;
     CUresult r = find(object, count, &o);
-    if (!r) r = own(o, count);
     if (r) return sim_leave(r);
-    o->users -= count;
+    give(o, count);
     drop(o, count);
     return sim_leave(CUDA_SUCCESS);
 }
@@ -164,11 +221,10 @@ static CUresult graph_retain(CUgraph graph, CUuserObject object, unsigned count,
     sim_user_object *o;
     CUresult r = sim_graph_find(graph, &g);
     if (!r) r = find(object, count, &o);
-    if (!r && move) r = own(o, count);
     if (!r && !move && !fits(o, count)) r = CUDA_ERROR_INVALID_VALUE;
     if (r) return r;
     if (!make_room(&g->holdings, 1)) return CUDA_ERROR_OUT_OF_MEMORY;
-    if (move) o->users -= count;
+    if (move) give(o, count);
     else o->object.references += count;
     take(&g->holdings, o, count);
     return CUDA_SUCCESS;
@@ -181,6 +237,7 @@ CUresult sim_cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsigne
     return sim_leave(graph_retain(graph, object, count, flags == CU_GRAPH_USER_OBJECT_MOVE));
 }
 
+/* What the graph has not is taken from the user's, as on a GPU. */
 static CUresult graph_release(CUgraph graph, CUuserObject object, unsigned count)
 {
     sim_graph *g;
@@ -189,10 +246,14 @@ static CUresult graph_release(CUgraph graph, CUuserObject object, unsigned count
     if (!r) r = find(object, count, &o);
     if (r) return r;
     sim_holding *held = holding_of(&g->holdings, o);
-    if (!held || held->count < count) return CUDA_ERROR_INVALID_VALUE;
-    held->count -= count;
-    if (!held->count) *held = g->holdings.items[--g->holdings.count];
+    unsigned own = !held ? 0 : held->count < count ? held->count : count;
+    if (own < count) give(o, count - own);
+    if (held) held->count -= own;
     drop(o, count);
+    if (held && !held->count) {
+        *held = g->holdings.items[--g->holdings.count];
+        unhold(o);
+    }
     return CUDA_SUCCESS;
 }
 

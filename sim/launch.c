@@ -71,6 +71,7 @@ static CUresult instantiate(CUgraphExec *out, CUgraph graph)
     sim_graph *g;
     sim_context *current;
     CUresult r = sim_current_context(&current);
+    if (!r) r = sim_capture_unsafe();
     if (!r) r = sim_graph_find(graph, &g);
     if (!r && g->capture) r = CUDA_ERROR_INVALID_VALUE;
     if (r) return r;
@@ -99,6 +100,7 @@ CUresult sim_cuGraphExecDestroy(CUgraphExec exec)
     sim_enter();
     sim_exec *x;
     CUresult r = exec_find(exec, &x);
+    if (!r) r = sim_capture_unsafe();
     if (r) return sim_leave(r);
     sim_object_remove(&x->object);
     exec_release(x);
@@ -124,29 +126,6 @@ static void exec_drop(void *data)
     sim_leave(CUDA_SUCCESS);
 }
 
-/* The executable as a graph again, one node after another: what launching it into a capture adds. */
-static sim_graph *graph_of(const sim_exec *x)
-{
-    CUgraphNode node = NULL;
-    sim_graph *g = sim_graph_new(false);
-    if (!g) return NULL;
-    CUresult r = sim_holdings_add(&g->holdings, &x->holdings);
-    for (size_t i = 0; !r && i < x->count; i++) {
-        CUgraphNode before = node;
-        r = sim_graph_add(g, &node, &before, i > 0, &x->operations[i], NULL);
-    }
-    if (!r) return g;
-    sim_graph_free(g);
-    return NULL;
-}
-
-static CUresult launch_captured(sim_exec *x, sim_stream *s)
-{
-    sim_operation o = {.type = CU_GRAPH_NODE_TYPE_GRAPH, .name = "graph child node"};
-    sim_graph *child = graph_of(x);
-    return child ? sim_capture_add(s, &o, child) : CUDA_ERROR_OUT_OF_MEMORY;
-}
-
 static CUresult launch_queued(sim_exec *x, sim_stream *s)
 {
     sim_item *item = sim_item_new((sim_work){"cuGraphLaunch", exec_run, exec_drop, x});
@@ -167,8 +146,8 @@ static CUresult launch(CUgraphExec exec, CUstream stream)
     CUresult r = sim_stream_find(stream, &s);
     if (!r) r = exec_find(exec, &x);
     if (!r) r = sim_capture_admit(s);
-    if (r) return r;
-    return s->capture ? launch_captured(x, s) : launch_queued(x, s);
+    if (!r) r = sim_capture_forbid(s); /* no child graph node: the driver has none either */
+    return r ? r : launch_queued(x, s);
 }
 
 CUresult sim_cuGraphLaunch(CUgraphExec exec, CUstream stream)

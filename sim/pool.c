@@ -138,17 +138,6 @@ CUresult sim_pool_free(sim_block *block)
     return CUDA_SUCCESS;
 }
 
-/* Is the stream usable for allocations? Inside a capture they would be nodes of the graph, which the simulator does not have. */
-static CUresult check_stream(CUstream stream)
-{
-    CUstreamCaptureStatus status;
-    CUresult result = sim_cuStreamIsCapturing(stream, &status);
-    if (result != CUDA_SUCCESS) return result;
-    if (status == CU_STREAM_CAPTURE_STATUS_ACTIVE) return CUDA_ERROR_NOT_SUPPORTED;
-    if (status == CU_STREAM_CAPTURE_STATUS_INVALIDATED) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    return sim_capture_unsafe_call();
-}
-
 /* With sim_lock held. A full device takes back what the pools keep. */
 static CUresult make_block_trimming(CUdeviceptr *ptr, sim_pool *pool, size_t size)
 {
@@ -172,14 +161,12 @@ static CUresult allocate_once(CUdeviceptr *ptr, size_t size, CUmemoryPool handle
 
 static CUresult allocate(CUdeviceptr *ptr, size_t size, CUmemoryPool pool, CUstream stream)
 {
-    sim_context *context;
-    CUresult result = sim_current(&context);
+    int device;
+    bool capturing;
+    CUresult result = sim_stream_allocates(stream, &device, &capturing);
     if (result != CUDA_SUCCESS) return result;
     if (!ptr || !size) return CUDA_ERROR_INVALID_VALUE;
-    result = check_stream(stream);
-    if (result != CUDA_SUCCESS) return result;
-
-    int device = sim_context_device(context);
+    if (capturing) return CUDA_ERROR_NOT_SUPPORTED; /* it would be a node of the graph */
     result = allocate_once(ptr, size, pool, device);
     if (result != CUDA_ERROR_OUT_OF_MEMORY) return result;
     sim_wait_all(); /* frees that are still queued */
@@ -258,11 +245,11 @@ static CUresult begin_free(pending_free *f)
 
 CUresult sim_cuMemFreeAsync(CUdeviceptr ptr, CUstream stream)
 {
-    sim_context *context;
-    CUresult result = sim_current(&context);
+    int device;
+    bool capturing;
+    CUresult result = sim_stream_allocates(stream, &device, &capturing);
     if (result != CUDA_SUCCESS) return result;
-    result = check_stream(stream);
-    if (result != CUDA_SUCCESS) return result;
+    if (capturing) return CUDA_ERROR_INVALID_VALUE; /* a graph frees only what its own nodes allocate */
     if (!ptr) return CUDA_SUCCESS;
     pending_free *f = calloc(1, sizeof *f);
     if (!f) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -346,6 +333,8 @@ CUresult sim_cuMemPoolDestroy(CUmemoryPool handle)
 
 CUresult sim_cuMemPoolTrimTo(CUmemoryPool handle, size_t keep)
 {
+    CUresult result = sim_capture_unsafe_call();
+    if (result != CUDA_SUCCESS) return result;
     pthread_mutex_lock(&sim_lock);
     sim_pool *pool = find_pool(handle);
     if (pool) trim(pool, keep);

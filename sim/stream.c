@@ -18,27 +18,6 @@ static _Atomic pid_t process; /* a forked child has none of the threads, and per
  * Threads
  * ------------------------------------------------------------------------------------------- */
 
-/* Per-thread default streams end with their thread. */
-static void end_thread(void *argument)
-{
-    sim_thread *t = argument;
-    if (getpid() != process) return;
-    sim_enter();
-    while (t->default_streams) {
-        sim_stream *s = t->default_streams;
-        t->default_streams = s->next_of_thread;
-        sim_stream_close(s);
-        sim_stream_release(s);
-    }
-    sim_leave(CUDA_SUCCESS);
-}
-
-static void start(void)
-{
-    process = getpid();
-    pthread_key_create(&thread_end, end_thread);
-}
-
 bool sim_thread_start(void *(*body)(void *), void *argument)
 {
     sigset_t every, old;
@@ -75,6 +54,64 @@ void sim_call_host(CUhostFn function, void *data)
  * Life of a stream
  * ------------------------------------------------------------------------------------------- */
 
+void sim_stream_retain(sim_stream *stream) { stream->references++; }
+
+static void release(sim_stream *s, unsigned count)
+{
+    s->references -= count;
+    if (s->references) return;
+    pthread_cond_destroy(&s->wake);
+    free(s->dependencies);
+    free(s);
+}
+
+void sim_stream_release(sim_stream *stream) { release(stream, 1); }
+
+/* Takes it out of its context's list. Like `shut`, answers how many references are to be released for that. */
+static unsigned unlist(sim_stream *s)
+{
+    if (!s->listed) return 0;
+    s->listed = false;
+    if (s->before) s->before->after = s->after;
+    if (!s->before && !s->abandoned) s->context->streams = s->after;
+    if (s->after) s->after->before = s->before;
+    s->before = s->after = NULL;
+    return 1;
+}
+
+static unsigned shut(sim_stream *s)
+{
+    if (s->closed) return 0;
+    sim_capture_leave(s);
+    if (s->object.id) sim_object_remove(&s->object);
+    s->closed = true;
+    pthread_cond_signal(&s->wake);
+    pthread_cond_broadcast(&sim_changed);
+    return 1 + (s->head ? 0 : unlist(s));
+}
+
+void sim_stream_close(sim_stream *stream) { release(stream, shut(stream)); }
+
+/* Per-thread default streams end with their thread. */
+static void end_thread(void *argument)
+{
+    sim_thread *t = argument;
+    if (getpid() != process) return;
+    sim_enter();
+    while (t->default_streams) {
+        sim_stream *s = t->default_streams;
+        t->default_streams = s->next_of_thread;
+        release(s, shut(s) + 1);
+    }
+    sim_leave(CUDA_SUCCESS);
+}
+
+static void start(void)
+{
+    process = getpid();
+    pthread_key_create(&thread_end, end_thread);
+}
+
 sim_stream *sim_stream_new(sim_context *context, unsigned flags, int priority)
 {
     pthread_once(&once, start);
@@ -91,39 +128,6 @@ sim_stream *sim_stream_new(sim_context *context, unsigned flags, int priority)
     if (s->after) s->after->before = s;
     context->streams = s;
     return s;
-}
-
-void sim_stream_retain(sim_stream *stream) { stream->references++; }
-
-void sim_stream_release(sim_stream *stream)
-{
-    if (--stream->references) return;
-    pthread_cond_destroy(&stream->wake);
-    free(stream->dependencies);
-    free(stream);
-}
-
-static void unlist(sim_stream *s)
-{
-    if (!s->listed) return;
-    s->listed = false;
-    if (s->before) s->before->after = s->after;
-    if (!s->before && !s->abandoned) s->context->streams = s->after;
-    if (s->after) s->after->before = s->before;
-    s->before = s->after = NULL;
-    sim_stream_release(s);
-}
-
-void sim_stream_close(sim_stream *stream)
-{
-    if (stream->closed) return;
-    sim_capture_leave(stream);
-    if (stream->object.id) sim_object_remove(&stream->object);
-    stream->closed = true;
-    pthread_cond_signal(&stream->wake);
-    pthread_cond_broadcast(&sim_changed);
-    if (!stream->head) unlist(stream);
-    sim_stream_release(stream);
 }
 
 bool sim_stream_is_legacy(const sim_stream *stream) { return stream == stream->context->legacy; }
@@ -160,15 +164,20 @@ static CUresult per_thread_stream(sim_context *context, sim_stream **out)
     return CUDA_SUCCESS;
 }
 
-CUresult sim_stream_find(CUstream handle, sim_stream **out)
+static CUresult default_stream(CUstream handle, sim_stream **out)
 {
     sim_context *current;
     CUresult r = sim_current_context(&current);
     if (r) return r;
-    if (!handle || handle == CU_STREAM_LEGACY) return *out = current->legacy, CUDA_SUCCESS;
     if (handle == CU_STREAM_PER_THREAD) return per_thread_stream(current, out);
+    *out = current->legacy;
+    return CUDA_SUCCESS;
+}
 
+CUresult sim_stream_find(CUstream handle, sim_stream **out)
+{
     uint64_t id = (uintptr_t)handle;
+    if (id <= (uintptr_t)CU_STREAM_PER_THREAD) return default_stream(handle, out);
     sim_stream *s = (sim_stream *)sim_object_find(GVMM_SIM_STREAM, id);
     if (!s) {
         sim_finding("%s (call %llu): stream 0x%llx %s; a real driver may crash here", sim_call_name,
@@ -248,7 +257,7 @@ static void execute(sim_stream *s)
     if (!s->head) s->tail = NULL;
     free(item);
     pthread_cond_broadcast(&sim_changed);
-    if (s->closed && !s->head) unlist(s);
+    if (s->closed && !s->head) release(s, unlist(s));
 }
 
 static void *work_off(void *argument)
@@ -294,7 +303,7 @@ CUresult sim_stream_push(sim_stream *stream, sim_item *item)
     return CUDA_SUCCESS;
 }
 
-CUresult sim_stream_run(sim_stream *stream, sim_item *item, bool *taken)
+CUresult sim_stream_run(sim_stream *stream, sim_item *item, bool wait, bool *taken)
 {
     sim_context *c = stream->context;
     *taken = false;
@@ -309,7 +318,7 @@ CUresult sim_stream_run(sim_stream *stream, sim_item *item, bool *taken)
         if (r) return sim_stream_release(stream), r;
         *taken = true;
         uint64_t order = last_order;
-        while (oldest(stream) <= order) pthread_cond_wait(&sim_changed, &sim_lock);
+        while (wait && oldest(stream) <= order) pthread_cond_wait(&sim_changed, &sim_lock);
     }
     sim_stream_release(stream);
     return c->error;
@@ -348,6 +357,18 @@ CUresult sim_queue(CUstream handle, sim_work work)
     return r;
 }
 
+CUresult sim_stream_allocates(CUstream handle, int *device, bool *capturing)
+{
+    sim_enter();
+    sim_stream *s;
+    CUresult r = sim_stream_find(handle, &s);
+    if (!r) r = sim_capture_admit(s);
+    if (r) return sim_leave(r);
+    *device = s->context->device;
+    *capturing = s->capture != NULL;
+    return sim_leave(*capturing ? CUDA_SUCCESS : sim_capture_unsafe());
+}
+
 /* ---------------------------------------------------------------------------------------------
  * Waiting
  * ------------------------------------------------------------------------------------------- */
@@ -382,11 +403,9 @@ void sim_execution_reset(void)
         sim_events_forget(c);
         for (sim_stream *s = c->streams, *after; s; s = after) {
             after = s->after;
-            sim_stream_retain(s);
             s->abandoned = true;
-            sim_stream_close(s);
-            unlist(s);
-            sim_stream_release(s);
+            unsigned count = shut(s);
+            release(s, count + unlist(s));
         }
         c->streams = NULL;
     }
@@ -495,12 +514,20 @@ CUresult sim_cuStreamGetCtx(CUstream stream, CUcontext *context)
     return sim_leave(r);
 }
 
+/* Even these two questions cost a capture. */
+static CUresult plain_question(CUstream handle, sim_stream **out)
+{
+    CUresult r = sim_stream_find(handle, out);
+    if (!r) r = sim_capture_admit(*out);
+    return r ? r : sim_capture_forbid(*out);
+}
+
 CUresult sim_cuStreamGetFlags(CUstream stream, unsigned int *flags)
 {
     if (!flags) return CUDA_ERROR_INVALID_VALUE;
     sim_enter();
     sim_stream *s;
-    CUresult r = sim_stream_find(stream, &s);
+    CUresult r = plain_question(stream, &s);
     if (!r) *flags = s->flags;
     return sim_leave(r);
 }
@@ -510,7 +537,7 @@ CUresult sim_cuStreamGetPriority(CUstream stream, int *priority)
     if (!priority) return CUDA_ERROR_INVALID_VALUE;
     sim_enter();
     sim_stream *s;
-    CUresult r = sim_stream_find(stream, &s);
+    CUresult r = plain_question(stream, &s);
     if (!r) *priority = s->priority;
     return sim_leave(r);
 }

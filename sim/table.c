@@ -423,7 +423,7 @@ static CUresult enter(gvmm_driver_call call, const char *name)
 {
     if (is_harmless(call)) return CUDA_SUCCESS;
     if (atomic_load_explicit(&forked, memory_order_relaxed)) return CUDA_ERROR_NOT_INITIALIZED;
-    if (sim_on_driver_thread) return CUDA_ERROR_NOT_PERMITTED;
+    if (sim_on_driver_thread && call != GVMM_CALL_cuEventQuery) return CUDA_ERROR_NOT_PERMITTED; /* which refuses itself */
     if (call != GVMM_CALL_cuInit && !atomic_load_explicit(&initialised, memory_order_acquire))
         return CUDA_ERROR_NOT_INITIALIZED;
     sim_call_number = atomic_fetch_add_explicit(&calls, 1, memory_order_relaxed) + 1;

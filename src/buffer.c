@@ -13,6 +13,7 @@ typedef struct wrapped {
 struct gvmm_buffer {
     ref refs;
     gvmm_resource *resource;
+    uint64_t capacity; /* address space that its ranges are to have, bytes; 0: no more than needed */
     small_lock lock;
     bool open;
     gvmm_stream stream;
@@ -22,7 +23,7 @@ struct gvmm_buffer {
 
 static small_lock *lock_of(const gvmm_buffer *buffer) { return (small_lock *)&buffer->lock; }
 
-static gvmm_buffer *new_buffer(gvmm_resource *resource, gvmm_stream stream)
+static gvmm_buffer *new_buffer(gvmm_resource *resource, gvmm_stream stream, uint64_t capacity)
 {
     gvmm_buffer *buffer = gvmm__alloc(sizeof *buffer);
     if (!buffer) return NULL;
@@ -30,6 +31,7 @@ static gvmm_buffer *new_buffer(gvmm_resource *resource, gvmm_stream stream)
     atomic_flag_clear(&buffer->lock);
     buffer->resource = gvmm_resource_retain(resource);
     buffer->open = true;
+    buffer->capacity = capacity;
     buffer->stream = stream;
     buffer->range = NULL;
     buffer->wrapped = NULL;
@@ -47,79 +49,149 @@ static void delete_buffer(gvmm_buffer *buffer)
 
 /* ---- making ranges ---- */
 
-/* New memory behind `before` (may be NULL), in a reservation that is there already. */
-static gvmm_result add_chunk(range **out, range *before, reservation *where, uint64_t address, const placement *p, size_t size,
-                             account *a)
+/* What a range is made with: the options that hold for the new bytes, and whose account and stock they come from. */
+typedef struct maker {
+    placement *placement;
+    uint64_t capacity;
+    account *account;
+    stock *stock; /* NULL where options of the call's own hold */
+} maker;
+
+/* From the stock if it has one of that size, else new. Where the device is full, the stock is given up for it. */
+static gvmm_result make_memory(memory **out, const maker *with, size_t size, size_t place)
 {
-    memory *what;
-    gvmm_result r = gvmm__memory_create(&what, p, size, a);
-    if (r) return r;
-    r = gvmm__range_extend(out, before, where, address, what);
-    gvmm__memory_release(what);
+    if (with->stock && size == with->placement->chunk_size && (*out = gvmm__stock_take(with->stock))) return GVMM_OK;
+    gvmm_result r = gvmm__memory_create(out, with->placement, size, place, with->account);
+    if ((r == GVMM_E_NO_DEVICE_MEMORY || r == GVMM_E_NO_HOST_MEMORY) && gvmm__stock_flush(with->stock))
+        r = gvmm__memory_create(out, with->placement, size, place, with->account);
     return r;
 }
 
-static gvmm_result make_first(range **out, const placement *p, size_t size, account *a)
+/* New memory at `address`, which has been claimed, `size` bytes in chunks of the wished size, behind `before` (may be NULL). */
+static gvmm_result add_chunks(range **out, range *before, reservation *where, uint64_t address, const maker *with, size_t size)
+{
+    size_t chunk = with->placement->chunk_size ? with->placement->chunk_size : size;
+    range *r = before ? gvmm__range_retain(before) : NULL;
+    gvmm_result failed = GVMM_OK;
+    for (size_t done = 0; done < size && !failed; done += chunk) {
+        memory *what;
+        range *longer = NULL;
+        size_t piece = size - done < chunk ? size - done : chunk;
+        size_t in_front = r ? r->total : (size_t)(address - where->base);
+        failed = make_memory(&what, with, piece, in_front / chunk);
+        if (failed) break;
+        failed = gvmm__range_extend(&longer, r, where, address + done, what);
+        gvmm__memory_release(what);
+        if (failed) break;
+        gvmm__range_release(r);
+        r = longer;
+    }
+    if (failed) {
+        gvmm__range_release(r);
+        gvmm__reservation_unclaim(where, address);
+    } else {
+        *out = r;
+    }
+    return failed;
+}
+
+static gvmm_result reserve(reservation **out, size_t need, const maker *with, uint64_t hint)
+{
+    const placement *p = with->placement;
+    return gvmm__reservation_ahead(out, need, with->capacity, p->addr_align, hint, p->granularity, with->account);
+}
+
+static gvmm_result make_first(range **out, const maker *with, size_t size)
 {
     reservation *where;
-    gvmm_result r = gvmm__reservation_create(&where, size, p->addr_align, p->addr_hint, a);
+    gvmm_result r = reserve(&where, size, with, with->placement->addr_hint);
     if (r) return r;
-    r = add_chunk(out, NULL, where, where->base, p, size, a);
+    gvmm__reservation_claim(where, where->base, size); /* cannot fail: nobody else knows it */
+    r = add_chunks(out, NULL, where, where->base, with, size);
     gvmm__reservation_release(where);
     return r;
 }
 
-/* Every memory of `from` at a new address, and the new chunk behind. The chunk's memory comes first: it is the likeliest to fail, and
+/* Every memory of `from` at a new address, and the new chunks behind. The new memory comes first: it is the likeliest to fail, and
  * then nothing has been mapped for nothing. */
-static gvmm_result grow_moved(range **out, const range *from, const placement *p, uint64_t align, size_t add, account *a)
+static gvmm_result grow_moved(range **out, const range *from, const maker *with, size_t add)
 {
     if (from->total > SIZE_MAX - add) return gvmm__fail(GVMM_E_INVALID, "size: %zu and %zu bytes overflow", from->total, add);
-    memory *what;
-    gvmm_result r = gvmm__memory_create(&what, p, add, a);
+    reservation *where;
+    gvmm_result r = reserve(&where, from->total + add, with, 0);
     if (r) return r;
-    reservation *where = NULL;
-    range *moved = NULL;
-    r = gvmm__reservation_create(&where, from->total + add, align, 0, a);
-    if (!r) r = gvmm__range_move(&moved, from, where, where->base);
-    if (!r) r = gvmm__range_extend(out, moved, where, where->base + from->total, what);
-    gvmm__range_release(moved);
+    range *tail = NULL;
+    gvmm__reservation_claim(where, where->base, from->total + add);
+    r = add_chunks(&tail, NULL, where, where->base + from->total, with, add);
+    if (!r) r = gvmm__range_move(tail, from, where);
     gvmm__reservation_release(where);
-    gvmm__memory_release(what);
-    if (!r) gvmm__account_add(a, STAT_grows_moved, 1);
-    return r;
+    if (r) {
+        gvmm__range_release(tail);
+        return r;
+    }
+    gvmm__account_add(with->account, STAT_grows_moved, 1);
+    *out = tail;
+    return GVMM_OK;
+}
+
+/* Claims the address space behind a range: what its reservation has left, or a new one. NULL if it is taken. */
+static reservation *claim_behind(range *from, size_t size, account *a)
+{
+    reservation *own = from->mapping.reservation;
+    uint64_t end = gvmm__range_end(from);
+    if (gvmm__reservation_claim(own, end, size)) return gvmm__reservation_retain(own);
+    reservation *behind = gvmm__reservation_probe(end, size, a);
+    if (behind) gvmm__reservation_claim(behind, end, size);
+    return behind;
 }
 
 /* In place where the address space behind is free, else moved. What the probe says is of no interest; but a chunk that cannot be
  * made in place is tried once more by moving, and if that fails too the first failure is the one to report. */
-static gvmm_result grow_range(range **out, range *from, const placement *p, uint64_t align, size_t add, account *a)
+static gvmm_result grow_range(range **out, range *from, const maker *with, size_t add)
 {
-    uint64_t end = gvmm__range_base(from) + from->total;
-    reservation *behind = gvmm__reservation_probe(end, add, a);
-    if (!behind) return grow_moved(out, from, p, align, add, a);
-    gvmm_result r = add_chunk(out, from, behind, end, p, add, a);
+    reservation *behind = claim_behind(from, add, with->account);
+    if (!behind) return grow_moved(out, from, with, add);
+    gvmm_result r = add_chunks(out, from, behind, gvmm__range_end(from), with, add);
     gvmm__reservation_release(behind);
     if (!r) {
-        gvmm__account_add(a, STAT_grows_in_place, 1);
+        gvmm__account_add(with->account, STAT_grows_in_place, 1);
         return GVMM_OK;
     }
     saved_error first;
     gvmm__error_save(&first);
-    return grow_moved(out, from, p, align, add, a) == GVMM_OK ? GVMM_OK : gvmm__error_restore(&first);
+    return grow_moved(out, from, with, add) == GVMM_OK ? GVMM_OK : gvmm__error_restore(&first);
 }
 
 /* ---- create and grow ---- */
 
-gvmm_result gvmm_buffer_create(gvmm_buffer **out, gvmm_resource *resource, size_t size, gvmm_stream stream)
+/* The resource's options, or others for one call. */
+static maker maker_of(const gvmm_resource *resource, placement *own, uint64_t capacity)
+{
+    return (maker){own ? own : resource->placement, capacity, resource->account, own ? NULL : resource->stock};
+}
+
+gvmm_result gvmm__buffer_make(gvmm_buffer **out, gvmm_resource *resource, range *r, gvmm_stream stream)
+{
+    gvmm_buffer *buffer = new_buffer(resource, stream, resource->placement->capacity);
+    if (!buffer) return GVMM_E_NO_HOST_MEMORY;
+    buffer->range = r;
+    *out = buffer;
+    return GVMM_OK;
+}
+
+gvmm_result gvmm_buffer_create_with_capacity(gvmm_buffer **out, gvmm_resource *resource, size_t size, uint64_t capacity,
+                                             gvmm_stream stream)
 {
     if (!out || !resource) return gvmm__fail(GVMM_E_INVALID, "%s is NULL", out ? "resource" : "out");
     size_t rounded = size;
     if (!gvmm__round_up(&rounded, resource->placement->granularity))
         return gvmm__fail(GVMM_E_INVALID, "size: %zu overflows when rounded up", size);
 
-    gvmm_buffer *buffer = new_buffer(resource, gvmm__stream_recorded(stream, &resource->device));
+    gvmm_buffer *buffer = new_buffer(resource, gvmm__stream_recorded(stream, &resource->device), capacity);
     if (!buffer) return GVMM_E_NO_HOST_MEMORY;
     if (rounded) {
-        gvmm_result r = make_first(&buffer->range, resource->placement, rounded, resource->account);
+        maker with = maker_of(resource, NULL, capacity);
+        gvmm_result r = make_first(&buffer->range, &with, rounded);
         if (r) {
             delete_buffer(buffer);
             return r;
@@ -128,6 +200,11 @@ gvmm_result gvmm_buffer_create(gvmm_buffer **out, gvmm_resource *resource, size_
     }
     *out = buffer;
     return GVMM_OK;
+}
+
+gvmm_result gvmm_buffer_create(gvmm_buffer **out, gvmm_resource *resource, size_t size, gvmm_stream stream)
+{
+    return gvmm_buffer_create_with_capacity(out, resource, size, resource ? resource->placement->capacity : 0, stream);
 }
 
 gvmm_result gvmm__buffer_borrow(range **out, const gvmm_buffer *buffer)
@@ -142,59 +219,63 @@ gvmm_result gvmm__buffer_borrow(range **out, const gvmm_buffer *buffer)
     return GVMM_OK;
 }
 
-/* The options of the new chunk: the resource's, or a checked set for this call alone, which the caller frees. */
-static gvmm_result chunk_placement(placement **out, const gvmm_resource *resource, const gvmm_options *chunk, int ordinal)
-{
-    gvmm_options checked;
-    gvmm_result r = gvmm__options_check(&checked, chunk);
-    if (r) return r;
-    if (checked.location != resource->options.location)
-        return gvmm__fail(GVMM_E_INVALID, "option location: %d is not the resource's, %d", checked.location,
-                          resource->options.location);
-    return gvmm__placement_create(out, &checked, ordinal);
-}
-
 /* The range of the result: shared, or grown. */
-static gvmm_result larger(range **out, range *from, const gvmm_resource *resource, const placement *p, size_t size)
+static gvmm_result larger(range **out, range *from, const maker *with, size_t size)
 {
-    account *a = resource->account;
-    size_t total = from ? from->total : 0;
+    size_t total = from ? from->total : 0, add = size - total;
     if (size <= total) {
         *out = from ? gvmm__range_retain(from) : NULL;
-        gvmm__account_add(a, STAT_aliases, 1);
+        gvmm__account_add(with->account, STAT_aliases, 1);
         return GVMM_OK;
     }
-    size_t add = size - total;
-    if (!gvmm__round_up(&add, p->granularity)) return gvmm__fail(GVMM_E_INVALID, "size: %zu overflows when rounded up", size);
-    if (from) return grow_range(out, from, p, p->addr_align, add, a);
-    gvmm_result r = make_first(out, p, add, a);
-    if (!r) gvmm__account_add(a, STAT_allocations, 1);
+    if (!gvmm__round_up(&add, with->placement->granularity))
+        return gvmm__fail(GVMM_E_INVALID, "size: %zu overflows when rounded up", size);
+    if (from) return grow_range(out, from, with, add);
+    gvmm_result r = make_first(out, with, add);
+    if (!r) gvmm__account_add(with->account, STAT_allocations, 1);
+    return r;
+}
+
+/* What the options of a new chunk come down to: checked for this call, also where it needs no chunk. The caller releases it. */
+static gvmm_result chunk_placement(placement **out, const gvmm_resource *resource, const gvmm_options *chunk)
+{
+    gvmm_options checked;
+    if (!chunk) return GVMM_OK;
+    gvmm_result r = gvmm__options_check(&checked, chunk);
+    if (!r && checked.location != resource->options.location)
+        r = gvmm__fail(GVMM_E_INVALID, "option location: %d is not the resource's, %d", checked.location,
+                       resource->options.location);
+    return r ? r : gvmm__placement_create(out, &checked, resource->ordinal);
+}
+
+/* Grows a range, or shares it, into a new buffer. */
+static gvmm_result grow_into(gvmm_buffer **out, const gvmm_buffer *buffer, range *from, size_t size, const gvmm_options *chunk)
+{
+    gvmm_resource *resource = buffer->resource;
+    size_t rounded = size;
+    if (!gvmm__round_up(&rounded, resource->placement->granularity))
+        return gvmm__fail(GVMM_E_INVALID, "size: %zu overflows when rounded up", size);
+    placement *own = NULL;
+    gvmm_result r = chunk_placement(&own, resource, chunk);
+    if (r) return r;
+    gvmm_buffer *result = new_buffer(resource, gvmm_buffer_stream(buffer), buffer->capacity);
+    maker with = maker_of(resource, own, buffer->capacity);
+    r = result ? larger(&result->range, from, &with, rounded) : GVMM_E_NO_HOST_MEMORY;
+    gvmm__placement_release(own);
+    if (!r)
+        *out = result;
+    else if (result)
+        delete_buffer(result);
     return r;
 }
 
 gvmm_result gvmm_buffer_grow(gvmm_buffer **out, gvmm_buffer *buffer, size_t size, const gvmm_options *chunk)
 {
     if (!out || !buffer) return gvmm__fail(GVMM_E_INVALID, "%s is NULL", out ? "buffer" : "out");
-    gvmm_resource *resource = buffer->resource;
     range *from = NULL;
     gvmm_result r = gvmm__buffer_borrow(&from, buffer);
-    if (r) return r;
-
-    placement *own = NULL;
-    if (chunk) r = chunk_placement(&own, resource, chunk, resource->ordinal);
-    size_t rounded = size;
-    if (!r && !gvmm__round_up(&rounded, resource->placement->granularity))
-        r = gvmm__fail(GVMM_E_INVALID, "size: %zu overflows when rounded up", size);
-
-    gvmm_buffer *result = NULL;
-    if (!r) {
-        result = new_buffer(resource, gvmm_buffer_stream(buffer));
-        r = result ? larger(&result->range, from, resource, own ? own : resource->placement, rounded) : GVMM_E_NO_HOST_MEMORY;
-    }
-    gvmm__free(own);
+    if (!r) r = grow_into(out, buffer, from, size, chunk);
     gvmm__range_release(from);
-    if (r && result) delete_buffer(result);
-    if (!r) *out = result;
     return r;
 }
 
@@ -239,8 +320,11 @@ gvmm_result gvmm_buffer_close(gvmm_buffer *buffer, gvmm_stream stream)
     if (!buffer) return gvmm__fail(GVMM_E_INVALID, "buffer is NULL");
     if (gvmm_buffer_is_closed(buffer)) return GVMM_OK;
     stream = stream ? gvmm__stream_recorded(stream, &buffer->resource->device) : gvmm_buffer_stream(buffer);
+    saved_error before;
+    gvmm__error_save(&before);
     if (gvmm__stream_check(stream) == GVMM_E_CAPTURING) return GVMM_E_CAPTURING;
-    empty(buffer, stream, true);
+    empty(buffer, stream, true); /* if the question failed, so will the wait, and that is a warning */
+    gvmm__error_restore(&before);
     return GVMM_OK;
 }
 
@@ -253,6 +337,8 @@ gvmm_buffer *gvmm_buffer_retain(gvmm_buffer *buffer)
 void gvmm_buffer_release(gvmm_buffer *buffer)
 {
     if (!buffer || !ref_release(&buffer->refs)) return;
+    saved_error before; /* what goes wrong from here on is a warning */
+    gvmm__error_save(&before);
     if (buffer->open) {
         bool capturing = buffer->range && gvmm__stream_check(buffer->stream) == GVMM_E_CAPTURING;
         if (capturing)
@@ -261,6 +347,7 @@ void gvmm_buffer_release(gvmm_buffer *buffer)
         empty(buffer, buffer->stream, !capturing);
     }
     delete_buffer(buffer);
+    gvmm__error_restore(&before);
 }
 
 /* ---- questions ---- */
@@ -296,6 +383,24 @@ size_t gvmm_buffer_size(const gvmm_buffer *buffer) { return look(buffer).size; }
 bool gvmm_buffer_is_closed(const gvmm_buffer *buffer) { return !look(buffer).open; }
 gvmm_stream gvmm_buffer_stream(const gvmm_buffer *buffer) { return look(buffer).stream; }
 
+/* As far as the reservation goes, if no other range has gone there. */
+uint64_t gvmm_buffer_capacity(const gvmm_buffer *buffer)
+{
+    uint64_t capacity = 0;
+    if (!buffer) return 0;
+    gvmm__lock(lock_of(buffer));
+    if (buffer->range) {
+        const reservation *where = buffer->range->mapping.reservation;
+        uint64_t end = gvmm__range_end(buffer->range), limit = where->base + where->size;
+        bool free = where->base + atomic_load(&where->claimed) == end;
+        capacity = buffer->range->total + (free ? limit - end : 0);
+    } else if (buffer->wrapped) {
+        capacity = buffer->wrapped->size;
+    }
+    gvmm__unlock(lock_of(buffer));
+    return capacity;
+}
+
 gvmm_resource *gvmm_buffer_resource(const gvmm_buffer *buffer) { return buffer ? buffer->resource : NULL; }
 
 gvmm_result gvmm_buffer_set_stream(gvmm_buffer *buffer, gvmm_stream stream)
@@ -328,7 +433,7 @@ gvmm_result gvmm_buffer_segments(const gvmm_buffer *buffer, gvmm_segment *segmen
     size_t total = count_links(r), at = total;
     for (const range *link = r; link; link = link->before) {
         if (--at >= capacity) continue;
-        const memory *m = link->mapping.memory;
+        memory *m = gvmm__memory_original(link->mapping.memory);
         segments[at] = (gvmm_segment){link->mapping.address, m->size, (uint64_t)(uintptr_t)m, m->device};
     }
     gvmm__range_release(r);
@@ -343,7 +448,7 @@ gvmm_result gvmm_buffer_wrap(gvmm_buffer **out, gvmm_resource *resource, uint64_
     if (!address || !size) return gvmm__fail(GVMM_E_INVALID, "%s is 0", address ? "size" : "address");
     wrapped *w = gvmm__alloc(sizeof *w);
     if (!w) return GVMM_E_NO_HOST_MEMORY;
-    gvmm_buffer *buffer = new_buffer(resource, gvmm__stream_recorded(stream, &resource->device));
+    gvmm_buffer *buffer = new_buffer(resource, gvmm__stream_recorded(stream, &resource->device), 0);
     if (!buffer) {
         gvmm__free(w);
         return GVMM_E_NO_HOST_MEMORY;

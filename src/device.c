@@ -1,13 +1,10 @@
 /* A device's primary context and capabilities. */
 #include "internal.h"
 
-gvmm_result gvmm__device_open(device *out, int ordinal)
+gvmm_result gvmm__device_open(device *out, int ordinal, CUdevice handle)
 {
-    CUdevice handle;
-    gvmm_result r = DRIVER(cuDeviceGet, &handle, ordinal);
-    if (r) return gvmm__about(r, "device", "%d", ordinal);
     CUcontext primary;
-    r = DRIVER(cuDevicePrimaryCtxRetain, &primary, handle);
+    gvmm_result r = DRIVER(cuDevicePrimaryCtxRetain, &primary, handle);
     if (r) return gvmm__about(r, "primary context", "of device %d", ordinal);
     *out = (device){ordinal, handle, primary};
     return GVMM_OK;

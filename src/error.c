@@ -144,6 +144,14 @@ void gvmm__warn(gvmm_result result, const char *object, uint64_t address, const 
     warn(&(gvmm_error){.result = result, .object = object, .text = text});
 }
 
+void gvmm__warn_last(const char *object, uint64_t address)
+{
+    char text[sizeof last_text + 64];
+    if (last.status == CUDA_ERROR_DEINITIALIZED) return;
+    snprintf(text, sizeof text, "%s 0x%llx: %s", object, (unsigned long long)address, last_text);
+    warn(&(gvmm_error){last.result, last.status, last.call, object, text});
+}
+
 void gvmm__warn_driver(gvmm_driver_call call, CUresult status, const char *object, uint64_t address)
 {
     char text[sizeof last_text];

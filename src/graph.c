@@ -1,16 +1,30 @@
 /* Graphs hold ranges through CUDA user objects. */
 #include "internal.h"
 
-/* Runs on a driver thread where every driver call is refused: all it may do is hand the range over. */
-static void graph_is_gone(void *data) { gvmm__retire(data); }
+typedef struct held {
+    job give_back;
+    range *range;
+} held;
 
-/* Takes `held` over, also on failure. */
-static gvmm_result hold(gvmm_graph graph, retired *held)
+/* On the worker. */
+static void give_back(job *self)
+{
+    held *h = (held *)self; /* its first member */
+    gvmm__range_release(h->range);
+    gvmm__free(h);
+    gvmm__unhold();
+}
+
+/* Runs on a driver thread where every driver call is refused: all it may do is hand the range over. */
+static void graph_is_gone(void *data) { gvmm__work(&((held *)data)->give_back); }
+
+/* Takes `h` over, also on failure. */
+static gvmm_result hold(gvmm_graph graph, held *h)
 {
     CUuserObject object;
-    gvmm_result r = DRIVER(cuUserObjectCreate, &object, held, graph_is_gone, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);
+    gvmm_result r = DRIVER(cuUserObjectCreate, &object, h, graph_is_gone, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);
     if (r) {
-        gvmm__retire(held);
+        graph_is_gone(h);
         return r;
     }
     r = DRIVER(cuGraphRetainUserObject, graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE);
@@ -24,15 +38,16 @@ gvmm_result gvmm_buffer_retain_in_graph(gvmm_buffer *buffer, gvmm_graph graph)
     range *r;
     gvmm_result failed = gvmm__buffer_borrow(&r, buffer);
     if (failed || !r) return failed; /* an empty buffer has nothing to hold */
-    failed = gvmm__retire_start();
-    retired *held = failed ? NULL : gvmm__alloc(sizeof *held);
-    if (!held) {
+    failed = gvmm__worker_start();
+    held *h = failed ? NULL : gvmm__alloc(sizeof *h);
+    if (!h) {
         gvmm__range_release(r);
         return failed ? failed : GVMM_E_NO_HOST_MEMORY;
     }
-    held->range = r;
+    *h = (held){{give_back, NULL}, r};
     gvmm__hold();
-    return gvmm__about(hold(graph, held), "graph", "%p", (void *)graph);
+    failed = hold(graph, h);
+    return gvmm__about(failed, "graph", "%p", (void *)graph);
 }
 
 gvmm_result gvmm_buffer_retain_in_capture(gvmm_buffer *buffer, gvmm_stream stream)

@@ -1,7 +1,7 @@
 /* The library's map: what each file offers to those on its left.
  *
- *     buffer, graph → resource → retire → options → range → mapping → reservation, memory
- *                   → stream → device → stats → driver → host → error
+ *     graph, compose, evict → buffer → resource → stock → worker → options → range → mapping → memory
+ *         → reservation, backup, placement → stream → device → stats → driver, faults, trace → host → error
  *
  * A file uses only what is to its right (tools/check_includes.sh). Objects are reference counted; `create` and `retain` give a
  * reference, `release` takes one, takes NULL, and makes the one driver call that undoes the object. Host memory is allocated before
@@ -9,6 +9,7 @@
 #ifndef GVMM_INTERNAL_H
 #define GVMM_INTERNAL_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -40,6 +41,7 @@ gvmm_result gvmm__error_restore(const saved_error *saved);
 /* Tells the warning handler. Does not touch the thread's last error. */
 void gvmm__warn(gvmm_result result, const char *object, uint64_t address, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
+void gvmm__warn_last(const char *object, uint64_t address); /* what the thread's last error says; none if the driver has shut down */
 void gvmm__warn_driver(gvmm_driver_call call, CUresult status, const char *object, uint64_t address);
 
 /* ---- host.c: host memory, small locks ---- */
@@ -114,9 +116,12 @@ typedef enum stat {
 } stat;
 
 /* A resource's figures. Memory and reservations hold it, as they may outlive the resource. */
+struct memory;
 typedef struct account {
     ref refs;
     atomic_ullong figures[STAT_COUNT];
+    pthread_mutex_t lock;
+    struct memory *memories; /* all of it that is alive, newest first; guarded by lock */
 } account;
 
 account *gvmm__account_create(void);
@@ -136,7 +141,7 @@ typedef struct device {
 } device;
 
 /* Retains the device's primary context. */
-gvmm_result gvmm__device_open(device *out, int ordinal);
+gvmm_result gvmm__device_open(device *out, int ordinal, CUdevice handle);
 void gvmm__device_close(device *d);
 
 /* Asks a capability; *out is false also for drivers that do not know the question. */
@@ -158,63 +163,145 @@ gvmm_stream gvmm__stream_recorded(gvmm_stream stream, const device *d);
 /* GVMM_E_CAPTURING if a real stream is capturing; another failure if that cannot be told. */
 gvmm_result gvmm__stream_check(gvmm_stream stream);
 
+/* The thread's capture mode is relaxed from enter to leave, so that waiting and asking leave all captures but the stream's own alone, this
+ * thread's and others'. */
+gvmm_result gvmm__relaxed_enter(CUstreamCaptureMode *old);
+void gvmm__relaxed_leave(CUstreamCaptureMode old);
+
 /* Waits in relaxed capture mode for a recorded stream, which is not capturing. Where waiting for the default stream would end
  * another's capture, warns and does not wait. A wait that fails is a warning too. `address` is for the text. */
 void gvmm__stream_wait(gvmm_stream stream, const device *d, uint64_t address);
 
-/* ---- memory.c, reservation.c: undone by cuMemRelease, cuMemAddressFree ---- */
+/* The same for who must not go on without the wait: GVMM_E_CAPTURING, or the failure. */
+gvmm_result gvmm__stream_wait_or_fail(gvmm_stream stream, const device *d);
 
-/* Where memory is made and who may touch it; what options come down to. */
+/* ---- backup.c: what evicted memory keeps its contents in, several memories in one ---- */
+
+typedef struct backup {
+    ref refs;
+    void *pinned; /* page-locked host memory, or NULL */
+    int file;     /* descriptor of a file that has no name any more, or -1 */
+} backup;
+
+/* `directory` NULL: pinned host memory of `size` bytes, under the current context; else a file there. */
+gvmm_result gvmm__backup_create(backup **out, size_t size, const char *directory);
+backup *gvmm__backup_retain(backup *b);
+void gvmm__backup_release(backup *b);
+
+/* ---- placement.c: where memory is made and who may touch it; what options come down to (options.c makes it) ---- */
+
 typedef struct placement {
+    ref refs;
+    unsigned access_count;
     CUmemAllocationProp prop;
-    size_t granularity;   /* bytes */
+    size_t granularity; /* bytes */
     uint64_t addr_hint;
     uint64_t addr_align;
-    unsigned access_count;
+    uint64_t capacity;   /* bytes of address space for a new range; 0: no more than needed */
+    size_t chunk_size;   /* bytes, a multiple of the granularity; 0: a chunk is as large as what is asked for */
+    int tag;
+    unsigned stripe_count;
+    const int *stripe;   /* devices for the chunks in turn, in the same allocation as the placement */
     CUmemAccessDesc access[];
 } placement;
 
-/* Physical memory. Access belongs to it, so that a chunk is as open wherever it is mapped. */
+placement *gvmm__placement_retain(placement *p);
+void gvmm__placement_release(placement *p);
+
+/* ---- memory.c, reservation.c: undone by cuMemRelease, cuMemAddressFree ---- */
+
+typedef struct mapping mapping;
+
+/* Physical memory. Access belongs to it, so that a chunk is as open wherever it is mapped.
+ *
+ * A *view* is the memory of another, its original, with readers of its own: it has no handle, and what is said below of an original's
+ * lock, mappings and residence holds for it through the original.
+ *
+ * An *evicted* memory has no handle and is mapped nowhere, but keeps its places: mappings go on to exist, and are made real
+ * again when it is restored. */
 typedef struct memory {
     ref refs;
-    unsigned access_count;
+    int device; /* ordinal, -1: host */
     size_t size;
-    CUmemGenericAllocationHandle handle;
     account *account;
-    int device;           /* ordinal, -1: host */
-    CUmemAccessDesc access[];
+    placement *made_as;      /* NULL for a view */
+    struct memory *original; /* NULL but for a view */
+    struct memory *next_of_account, *before_of_account; /* originals only; guarded by the account's lock */
+    /* Guarded by gvmm__memory_lock. It is held while the driver maps and unmaps, which waits for no work. */
+    CUmemGenericAllocationHandle handle;
+    mapping *mappings;       /* of the original and all its views */
+    CUmemAccessDesc *access; /* into made_as, or allocated once it was changed */
+    backup *backup;          /* of an evicted memory whose contents are kept; see evict.c */
+    size_t backup_offset;
+    unsigned access_count;
+    unsigned generation : 31; /* how often it was restored */
+    unsigned resident : 1;
 } memory;
 
-gvmm_result gvmm__memory_create(memory **out, const placement *p, size_t size, account *a);
+/* `place`: the how-manieth chunk of its range this is, which decides the device where chunks are striped. */
+gvmm_result gvmm__memory_create(memory **out, placement *p, size_t size, size_t place, account *a);
+gvmm_result gvmm__memory_view(memory **out, memory *of, gvmm_access access);
 memory *gvmm__memory_retain(memory *m);
 void gvmm__memory_release(memory *m);
+
+static inline memory *gvmm__memory_original(memory *m) { return m->original ? m->original : m; }
+
+/* One of a few locks, by the original's address: no thread holds two. */
+void gvmm__memory_lock(memory *m);
+void gvmm__memory_unlock(memory *m);
+
+/* A location's access to the memory. -1 means the host. */
+gvmm_access gvmm__memory_access(memory *m, int device);
+gvmm_result gvmm__memory_set_access(memory *m, int device, gvmm_access access);
+
+/* Give the physical memory back and keep the places; make it anew and map it at all of them. The latter does nothing or all. */
+void gvmm__memory_evict(memory *m);
+gvmm_result gvmm__memory_restore(memory *m);
 
 typedef struct reservation {
     ref refs;
     uint64_t base;
     size_t size;
     account *account;
+    atomic_size_t claimed; /* bytes from the base on that mappings have taken; what is behind is free */
 } reservation;
 
 /* `hint` 0: anywhere. `align` 0: the granularity. */
 gvmm_result gvmm__reservation_create(reservation **out, size_t size, uint64_t align, uint64_t hint, account *a);
+
+/* At least `need` bytes and up to `wish`, which is halved until the driver agrees. */
+gvmm_result gvmm__reservation_ahead(reservation **out, size_t need, uint64_t wish, uint64_t align, uint64_t hint, size_t granularity,
+                                    account *a);
 
 /* Reserves exactly [address, address + size), or nothing. NULL if that is not to be had, and no failure recorded. */
 reservation *gvmm__reservation_probe(uint64_t address, size_t size, account *a);
 reservation *gvmm__reservation_retain(reservation *r);
 void gvmm__reservation_release(reservation *r);
 
+/* Takes [address, address + size) if it is what comes next and is there. Ranges that share a beginning compete for it; one gets it.
+ * Giving back takes everything from `address` on: ranges end from behind, and nobody else can have a claim there. */
+bool gvmm__reservation_claim(reservation *r, uint64_t address, size_t size);
+void gvmm__reservation_unclaim(reservation *r, uint64_t address);
+
 /* ---- mapping.c: undone by cuMemUnmap, and only then drops memory and reservation ---- */
 
-typedef struct mapping {
+struct mapping {
     uint64_t address; /* its size is the memory's */
     memory *memory;
     reservation *reservation;
-} mapping;
+    mapping *next; /* of the same original; guarded by its lock */
+};
 
-/* Maps the whole of `what` and opens it to its readers. Holds both. */
+/* Maps the whole of `what` and opens it to its readers, now or when it is restored. Holds both. The address has been claimed; also on
+ * failure that stays so. */
 gvmm_result gvmm__mapping_open(mapping *out, reservation *where, uint64_t address, memory *what);
+
+/* Gives the claim back too. */
 void gvmm__mapping_close(mapping *m);
+
+/* The driver's part of it, with the memory's lock held. */
+gvmm_result gvmm__mapping_map(const mapping *m, CUmemGenericAllocationHandle handle);
+void gvmm__mapping_unmap(const mapping *m);
 
 /* ---- range.c: the immutable chain of adjacent mappings ---- */
 
@@ -227,16 +314,16 @@ typedef struct range {
     mapping mapping;
 } range;
 
-static inline uint64_t gvmm__range_base(const range *r)
-{
-    return r->mapping.address + r->mapping.memory->size - r->total;
-}
+static inline uint64_t gvmm__range_end(const range *r) { return r->mapping.address + r->mapping.memory->size; }
+static inline uint64_t gvmm__range_base(const range *r) { return gvmm__range_end(r) - r->total; }
 
-/* `before` (may be NULL) followed by `what`, mapped right behind it at `address`. Holds all three. */
+/* `before` followed by `what`, mapped right behind it at `address`, which has been claimed. Without `before` the range is thought to begin
+ * with the reservation. Holds all three. */
 gvmm_result gvmm__range_extend(range **out, range *before, reservation *where, uint64_t address, memory *what);
 
-/* Every memory of `from` mapped again, in order, from `address` on. */
-gvmm_result gvmm__range_move(range **out, const range *from, reservation *where, uint64_t address);
+/* Puts every memory of `from` in front of `tail`, which was made in `where` behind the room for them and is nobody else's. The room
+ * has been claimed. After a failure `tail` has some of them in front and is good for releasing only. */
+gvmm_result gvmm__range_move(range *tail, const range *from, reservation *where);
 range *gvmm__range_retain(range *r);
 void gvmm__range_release(range *r);
 
@@ -248,17 +335,33 @@ gvmm_result gvmm__placement_create(placement **out, const gvmm_options *options,
 /* Rounds up; false if it does not fit. */
 bool gvmm__round_up(size_t *size, size_t granularity);
 
-/* ---- retire.c: ranges handed over by driver threads, given back by a thread of ours ---- */
+/* ---- worker.c: a thread of ours, for what must not be done or waited for where it comes up ---- */
 
-typedef struct retired {
-    range *range;
-    struct retired *next;
-} retired;
+/* Embedded in what is to be done. `run` is called once, on the worker, and owns the rest. */
+typedef struct job {
+    void (*run)(struct job *self);
+    struct job *next;
+} job;
 
-/* Starts the thread if it is not running. After that, gvmm__retire cannot fail. */
-gvmm_result gvmm__retire_start(void);
-void gvmm__retire(retired *r);
-uint64_t gvmm__retire_waiting(void);
+/* Starts the thread if it is not running. After that, gvmm__work cannot fail; it makes no driver call. */
+gvmm_result gvmm__worker_start(void);
+void gvmm__work(job *j);
+uint64_t gvmm__work_waiting(void);
+
+/* ---- stock.c: memory made ahead of need ---- */
+
+typedef struct stock stock;
+gvmm_result gvmm__stock_create(stock **out, placement *p, size_t count, account *a);
+
+/* A chunk of chunk_size, or NULL; the worker makes another. NULL for a NULL stock. */
+memory *gvmm__stock_take(stock *s);
+
+/* Gives back what is there. True if there was something. */
+bool gvmm__stock_flush(stock *s);
+
+/* Makes no more, gives back what is there, and drops the caller's reference. */
+void gvmm__stock_end(stock *s);
+void gvmm__stock_release(stock *s);
 
 /* ---- resource.c ---- */
 
@@ -269,12 +372,19 @@ struct gvmm_resource {
     device device;
     placement *placement;
     account *account;
-    int peers[];
+    stock *stock; /* NULL if nothing is made ahead */
+    small_lock handler_lock; /* guards the next two */
+    gvmm_residency_fn handler;
+    void *handler_user;
+    int ordinals[]; /* peers, then stripe */
 };
 
 /* ---- buffer.c ---- */
 
 /* The buffer's range, retained, or NULL if it is empty. */
 gvmm_result gvmm__buffer_borrow(range **out, const gvmm_buffer *buffer);
+
+/* A buffer of a range, whose reference it takes over unless it fails. `stream` as recorded. */
+gvmm_result gvmm__buffer_make(gvmm_buffer **out, gvmm_resource *resource, range *r, gvmm_stream stream);
 
 #endif

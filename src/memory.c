@@ -1,7 +1,44 @@
-/* Physical memory. */
+/* Physical memory: made, viewed, given back; evicted and restored. */
 #include <string.h>
 
 #include "internal.h"
+
+/* ---- locks ---- */
+
+/* Few, as a lock for each of tens of thousands of chunks would be most of their size. */
+enum { LOCKS = 64 };
+static pthread_mutex_t locks[LOCKS] = {[0 ... LOCKS - 1] = PTHREAD_MUTEX_INITIALIZER};
+
+static pthread_mutex_t *lock_of(memory *m) { return &locks[((uintptr_t)gvmm__memory_original(m) / sizeof(memory)) % LOCKS]; }
+
+void gvmm__memory_lock(memory *m) { pthread_mutex_lock(lock_of(m)); }
+void gvmm__memory_unlock(memory *m) { pthread_mutex_unlock(lock_of(m)); }
+
+/* ---- the account's list of originals ---- */
+
+static void enter(memory *m)
+{
+    account *a = m->account;
+    pthread_mutex_lock(&a->lock);
+    m->next_of_account = a->memories;
+    if (m->next_of_account) m->next_of_account->before_of_account = m;
+    a->memories = m;
+    pthread_mutex_unlock(&a->lock);
+}
+
+static void leave(memory *m)
+{
+    account *a = m->account;
+    pthread_mutex_lock(&a->lock);
+    if (m->next_of_account) m->next_of_account->before_of_account = m->before_of_account;
+    if (m->before_of_account)
+        m->before_of_account->next_of_account = m->next_of_account;
+    else
+        a->memories = m->next_of_account;
+    pthread_mutex_unlock(&a->lock);
+}
+
+/* ---- making it ---- */
 
 /* A refused value is the caller's only where the library could not check it before: the driver alone knows the nodes. */
 static gvmm_result better(gvmm_result r, const placement *p)
@@ -24,25 +61,80 @@ static const char *place_name(const placement *p)
     }
 }
 
-gvmm_result gvmm__memory_create(memory **out, const placement *p, size_t size, account *a)
+static gvmm_result get_handle(memory *m, CUmemGenericAllocationHandle *out)
 {
-    size_t list = p->access_count * sizeof p->access[0];
-    memory *m = gvmm__alloc(sizeof *m + list);
-    if (!m) return GVMM_E_NO_HOST_MEMORY;
+    const placement *p = m->made_as;
+    CUmemAllocationProp prop = p->prop;
+    if (m->device >= 0) prop.location.id = m->device;
+    gvmm_result r = DRIVER(cuMemCreate, out, m->size, &prop, 0);
+    if (r) return gvmm__about(better(r, p), "memory", "%zu bytes on %s %d", m->size, place_name(p), prop.location.id);
+    gvmm__account_add(m->account, STAT_physical_bytes, m->size);
+    return GVMM_OK;
+}
+
+static void release_handle(memory *m, CUmemGenericAllocationHandle handle)
+{
+    DRIVER_UNDO("memory", handle, cuMemRelease, handle);
+    gvmm__account_add(m->account, STAT_physical_bytes, -(uint64_t)m->size);
+}
+
+static memory *new_memory(size_t size)
+{
+    memory *m = gvmm__alloc(sizeof *m);
+    if (!m) return NULL;
+    memset(m, 0, sizeof *m);
     ref_init(&m->refs);
     m->size = size;
-    m->device = p->prop.location.type == CU_MEM_LOCATION_TYPE_DEVICE ? p->prop.location.id : -1;
-    m->access_count = p->access_count;
-    for (unsigned i = 0; i < p->access_count; i++) m->access[i] = p->access[i];
+    return m;
+}
 
-    gvmm_result r = DRIVER(cuMemCreate, &m->handle, size, &p->prop, 0);
+gvmm_result gvmm__memory_create(memory **out, placement *p, size_t size, size_t place, account *a)
+{
+    memory *m = new_memory(size);
+    if (!m) return GVMM_E_NO_HOST_MEMORY;
+    m->device = p->prop.location.type != CU_MEM_LOCATION_TYPE_DEVICE ? -1
+                : p->stripe_count                                    ? p->stripe[place % p->stripe_count]
+                                                                     : p->prop.location.id;
+    m->made_as = p;
+    m->account = a;
+    gvmm_result r = get_handle(m, &m->handle);
     if (r) {
         gvmm__free(m);
-        return gvmm__about(better(r, p), "memory", "%zu bytes on %s %d", size, place_name(p), p->prop.location.id);
+        return r;
     }
-    m->account = gvmm__account_retain(a);
-    gvmm__account_add(a, STAT_physical_bytes, size);
+    m->resident = true;
+    m->access = p->access;
+    m->access_count = p->access_count;
+    gvmm__placement_retain(p);
+    gvmm__account_retain(a);
     gvmm__account_add(a, STAT_memories, 1);
+    enter(m);
+    *out = m;
+    return GVMM_OK;
+}
+
+/* The original's readers, none with more than `access`. */
+gvmm_result gvmm__memory_view(memory **out, memory *of, gvmm_access access)
+{
+    of = gvmm__memory_original(of);
+    memory *m = new_memory(of->size);
+    if (!m) return GVMM_E_NO_HOST_MEMORY;
+    gvmm__memory_lock(of);
+    unsigned count = of->access_count;
+    m->access = gvmm__alloc((count + 1) * sizeof *m->access);
+    for (unsigned i = 0; m->access && i < count; i++) {
+        m->access[i] = of->access[i];
+        m->access[i].flags &= (CUmemAccess_flags)access;
+        if (m->access[i].flags) m->access_count = i + 1;
+    }
+    gvmm__memory_unlock(of);
+    if (!m->access) {
+        gvmm__free(m);
+        return GVMM_E_NO_HOST_MEMORY;
+    }
+    m->device = of->device;
+    m->account = gvmm__account_retain(of->account);
+    m->original = gvmm__memory_retain(of);
     *out = m;
     return GVMM_OK;
 }
@@ -56,9 +148,128 @@ memory *gvmm__memory_retain(memory *m)
 void gvmm__memory_release(memory *m)
 {
     if (!m || !ref_release(&m->refs)) return;
-    DRIVER_UNDO("memory", m->handle, cuMemRelease, m->handle);
-    gvmm__account_add(m->account, STAT_physical_bytes, -(uint64_t)m->size);
-    gvmm__account_add(m->account, STAT_memories, -1ull);
+    memory *original = m->original;
+    if (!original) {
+        leave(m);
+        if (m->resident) release_handle(m, m->handle);
+        gvmm__backup_release(m->backup);
+        gvmm__account_add(m->account, STAT_memories, -1ull);
+    }
+    if (!m->made_as || m->access != m->made_as->access) gvmm__free(m->access);
+    gvmm__placement_release(m->made_as);
     gvmm__account_release(m->account);
     gvmm__free(m);
+    gvmm__memory_release(original);
+}
+
+/* ---- access ---- */
+
+/* -1 means the host, by the name that the memory's own location has for it. */
+static CUmemLocation location_of(memory *m, int device)
+{
+    const placement *p = gvmm__memory_original(m)->made_as;
+    if (device >= 0) return (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, device};
+    if (m->device < 0) return p->prop.location;
+    return (CUmemLocation){CU_MEM_LOCATION_TYPE_HOST, 0};
+}
+
+static CUmemAccessDesc *find(memory *m, CUmemLocation location)
+{
+    CUmemAccessDesc *found = NULL; /* of two for the same location the later counts, as for the driver */
+    for (unsigned i = 0; i < m->access_count; i++)
+        if (m->access[i].location.type == location.type && m->access[i].location.id == location.id) found = &m->access[i];
+    return found;
+}
+
+gvmm_access gvmm__memory_access(memory *m, int device)
+{
+    gvmm__memory_lock(m);
+    CUmemAccessDesc *found = find(m, location_of(m, device));
+    gvmm_access access = found ? (gvmm_access)found->flags : GVMM_ACCESS_NONE;
+    gvmm__memory_unlock(m);
+    return access;
+}
+
+/* Tells the driver at every place of `m` up to (not including) `end`. */
+static gvmm_result apply(memory *m, CUmemAccessDesc desc, mapping **failed)
+{
+    memory *original = gvmm__memory_original(m);
+    for (mapping *at = original->resident ? original->mappings : NULL; at && at != *failed; at = at->next) {
+        if (at->memory != m) continue;
+        gvmm_result r = DRIVER(cuMemSetAccess, at->address, m->size, &desc, 1);
+        if (r) {
+            *failed = at;
+            return gvmm__about(r, "mapping", "%zu bytes at 0x%llx", m->size, (unsigned long long)at->address);
+        }
+    }
+    return GVMM_OK;
+}
+
+gvmm_result gvmm__memory_set_access(memory *m, int device, gvmm_access access)
+{
+    gvmm__memory_lock(m);
+    CUmemAccessDesc *list = gvmm__alloc((m->access_count + 1) * sizeof *list);
+    if (!list) {
+        gvmm__memory_unlock(m);
+        return GVMM_E_NO_HOST_MEMORY;
+    }
+    CUmemLocation location = location_of(m, device);
+    CUmemAccessDesc wanted = {location, (CUmemAccess_flags)access}, *had = find(m, location);
+    CUmemAccessDesc old = had ? *had : (CUmemAccessDesc){location, CU_MEM_ACCESS_FLAGS_PROT_NONE};
+    mapping *failed = NULL;
+    gvmm_result r = old.flags == wanted.flags ? GVMM_OK : apply(m, wanted, &failed);
+    if (r) { /* back to what it was, at those places where it was changed */
+        saved_error first;
+        gvmm__error_save(&first);
+        if (apply(m, old, &failed)) gvmm__warn(GVMM_E_DRIVER, "memory", m->handle, "its access could not be put back");
+        gvmm__error_restore(&first);
+        gvmm__memory_unlock(m);
+        gvmm__free(list);
+        return r;
+    }
+    unsigned count = 0;
+    for (unsigned i = 0; i < m->access_count; i++) /* without this location, then with it */
+        if (m->access[i].location.type != location.type || m->access[i].location.id != location.id)
+            list[count++] = m->access[i];
+    if (access) list[count++] = wanted;
+    CUmemAccessDesc *before = m->access;
+    m->access = list;
+    m->access_count = count;
+    gvmm__memory_unlock(m);
+    if (!m->made_as || before != m->made_as->access) gvmm__free(before);
+    return GVMM_OK;
+}
+
+/* ---- evicting and restoring ---- */
+
+void gvmm__memory_evict(memory *m)
+{
+    gvmm__memory_lock(m);
+    if (m->resident) {
+        for (mapping *at = m->mappings; at; at = at->next) gvmm__mapping_unmap(at);
+        release_handle(m, m->handle);
+        m->resident = false;
+    }
+    gvmm__memory_unlock(m);
+}
+
+gvmm_result gvmm__memory_restore(memory *m)
+{
+    gvmm__memory_lock(m);
+    CUmemGenericAllocationHandle handle;
+    gvmm_result r = m->resident ? GVMM_OK : get_handle(m, &handle);
+    if (!r && !m->resident) {
+        mapping *at = m->mappings;
+        for (; at && !r; at = r ? at : at->next) r = gvmm__mapping_map(at, handle);
+        if (r) {
+            for (mapping *done = m->mappings; done != at; done = done->next) gvmm__mapping_unmap(done);
+            release_handle(m, handle);
+        } else {
+            m->handle = handle;
+            m->resident = true;
+            m->generation++;
+        }
+    }
+    gvmm__memory_unlock(m);
+    return r;
 }

@@ -6,6 +6,9 @@
 
 #include "internal.h"
 
+/* The options that were there from the first. */
+#define FIRST_SIZE offsetof(gvmm_options, capacity)
+
 bool gvmm__round_up(size_t *size, size_t granularity)
 {
     size_t over = *size % granularity;
@@ -49,6 +52,10 @@ static gvmm_result check_values(const gvmm_options *o)
     if (o->peer_count && !o->peers) return gvmm__fail(GVMM_E_INVALID, "option peers is NULL, peer_count %zu", o->peer_count);
     if (o->peer_count > 1024) return bad("peer_count", (long long)o->peer_count);
     if (o->location == GVMM_LOCATION_HOST_NUMA && o->numa_node < 0) return bad("numa_node", o->numa_node);
+    if (o->stripe_count && !o->stripe)
+        return gvmm__fail(GVMM_E_INVALID, "option stripe is NULL, stripe_count %zu", o->stripe_count);
+    if (o->stripe_count > 1024) return bad("stripe_count", (long long)o->stripe_count);
+    if (o->ahead_count > 1 << 20) return bad("ahead_count", (long long)o->ahead_count);
     return GVMM_OK;
 }
 
@@ -61,6 +68,11 @@ static gvmm_result check_together(const gvmm_options *o)
         return gvmm__fail(GVMM_E_UNSUPPORTED, "option handle_type: win32 needs security attributes, which gvmm does not take");
     if (o->location == GVMM_LOCATION_HOST && o->handle_type != GVMM_HANDLE_NONE)
         return gvmm__fail(GVMM_E_INVALID, "option location: host memory cannot be exported, it needs handle_type=None");
+    if ((o->stripe_count || o->ahead_count) && !o->chunk_size)
+        return gvmm__fail(GVMM_E_INVALID, "option %s needs a chunk_size", o->stripe_count ? "stripe" : "ahead_count");
+    if (o->stripe_count && !on_device(o)) return gvmm__fail(GVMM_E_INVALID, "option stripe: only device memory can be striped");
+    if (o->stripe_count && o->ahead_count)
+        return gvmm__fail(GVMM_E_INVALID, "option ahead_count: striped chunks are not made ahead");
     return GVMM_OK;
 }
 
@@ -74,11 +86,12 @@ static int current_node(void)
 gvmm_result gvmm__options_check(gvmm_options *out, const gvmm_options *given)
 {
     gvmm_options o = GVMM_OPTIONS_INIT;
-    if (given) {
-        if (given->struct_size != sizeof o)
-            return gvmm__fail(GVMM_E_INVALID, "options: struct_size is %zu, not %zu: start from GVMM_OPTIONS_INIT",
-                              given->struct_size, sizeof o);
-        o = *given;
+    if (given) { /* a program built with an older header has fewer fields; the rest keep their defaults */
+        if (given->struct_size < FIRST_SIZE || given->struct_size > sizeof o)
+            return gvmm__fail(GVMM_E_INVALID, "options: struct_size is %zu, not %zu to %zu: start from GVMM_OPTIONS_INIT",
+                              given->struct_size, FIRST_SIZE, sizeof o);
+        memcpy(&o, given, given->struct_size);
+        o.struct_size = sizeof o;
     }
     gvmm_result r = check_values(&o);
     if (!r) r = check_together(&o);
@@ -132,19 +145,33 @@ static gvmm_result check_capabilities(const gvmm_options *o, CUdevice device)
     return r;
 }
 
-/* A peer must exist, and reach the owner's memory; host memory is in reach of all. */
-static gvmm_result check_peer(const gvmm_options *o, CUdevice owner, int peer)
+/* A device must exist, and reach the owner's memory; host memory is in reach of all. */
+static gvmm_result check_reader(const gvmm_options *o, const char *option, CUdevice owner, int reader)
 {
     CUdevice handle;
-    CUresult status = DRIVER_QUIET(cuDeviceGet, &handle, peer);
+    CUresult status = DRIVER_QUIET(cuDeviceGet, &handle, reader);
     if (status == CUDA_ERROR_INVALID_DEVICE || status == CUDA_ERROR_INVALID_VALUE)
-        return gvmm__fail(GVMM_E_INVALID, "option peers: there is no device %d", peer);
+        return gvmm__fail(GVMM_E_INVALID, "option %s: there is no device %d", option, reader);
     if (status != CUDA_SUCCESS) return gvmm__fail_driver(GVMM_CALL_cuDeviceGet, status);
     if (!on_device(o) || handle == owner) return GVMM_OK;
     int can = 0;
     gvmm_result r = DRIVER(cuDeviceCanAccessPeer, &can, handle, owner);
     if (r || can) return r;
-    return gvmm__fail(GVMM_E_UNSUPPORTED, "option peers: device %d cannot access the memory of device %d", peer, owner);
+    return gvmm__fail(GVMM_E_UNSUPPORTED, "option %s: device %d cannot access the memory of device %d", option, reader, owner);
+}
+
+/* Everyone who reads must reach everyone who owns. */
+static gvmm_result check_readers(const gvmm_options *o, CUdevice device)
+{
+    const int alone[] = {device}, *owners = o->stripe_count ? o->stripe : alone;
+    size_t owner_count = o->stripe_count ? o->stripe_count : 1;
+    gvmm_result r = GVMM_OK;
+    for (size_t i = 0; !r && i < o->stripe_count; i++) r = check_reader(o, "stripe", o->stripe[i], o->stripe[i]);
+    for (size_t k = 0; !r && k < owner_count; k++) {
+        for (size_t i = 0; !r && i < o->peer_count; i++) r = check_reader(o, "peers", owners[k], o->peers[i]);
+        for (size_t i = 0; !r && i < o->stripe_count; i++) r = check_reader(o, "stripe", owners[k], o->stripe[i]);
+    }
+    return r;
 }
 
 static CUmemLocation owner_of(const gvmm_options *o, CUdevice device)
@@ -153,13 +180,16 @@ static CUmemLocation owner_of(const gvmm_options *o, CUdevice device)
     return (CUmemLocation){(CUmemLocationType)o->location, id};
 }
 
-/* The owner first, then each peer; nobody is granted nothing. */
+/* The owner first, or all devices of the stripe; then each peer. Nobody is granted nothing. */
 static unsigned list_access(CUmemAccessDesc *list, const gvmm_options *o, CUmemLocation owner)
 {
     unsigned count = 0;
-    if (o->self_access) list[count++] = (CUmemAccessDesc){owner, (CUmemAccess_flags)o->self_access};
-    for (size_t i = 0; o->peer_access && i < o->peer_count; i++)
-        list[count++] = (CUmemAccessDesc){{CU_MEM_LOCATION_TYPE_DEVICE, o->peers[i]}, (CUmemAccess_flags)o->peer_access};
+    CUmemAccess_flags self = (CUmemAccess_flags)o->self_access, peer = (CUmemAccess_flags)o->peer_access;
+    if (self && !o->stripe_count) list[count++] = (CUmemAccessDesc){owner, self};
+    for (size_t i = 0; self && i < o->stripe_count; i++)
+        list[count++] = (CUmemAccessDesc){{CU_MEM_LOCATION_TYPE_DEVICE, o->stripe[i]}, self};
+    for (size_t i = 0; peer && i < o->peer_count; i++)
+        list[count++] = (CUmemAccessDesc){{CU_MEM_LOCATION_TYPE_DEVICE, o->peers[i]}, peer};
     return count;
 }
 
@@ -173,7 +203,51 @@ static gvmm_result ask_granularity(placement *p, const gvmm_options *o)
     if (!r && o->addr_hint % p->granularity)
         r = gvmm__fail(GVMM_E_INVALID, "option addr_hint: 0x%llx is not a multiple of the granularity, %zu",
                        (unsigned long long)o->addr_hint, p->granularity);
+    if (!r && !gvmm__round_up(&p->chunk_size, p->granularity)) r = bad("chunk_size", (long long)o->chunk_size);
     return r;
+}
+
+/* As much address space as the location has memory. */
+static gvmm_result ask_capacity(placement *p, const gvmm_options *o, CUdevice device)
+{
+    if (o->capacity != GVMM_CAPACITY_ALL) return GVMM_OK;
+    if (!on_device(o)) {
+        p->capacity = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+        return GVMM_OK;
+    }
+    p->capacity = 0;
+    for (size_t i = 0; i < (o->stripe_count ? o->stripe_count : 1); i++) {
+        size_t bytes;
+        gvmm_result r = DRIVER(cuDeviceTotalMem, &bytes, o->stripe_count ? o->stripe[i] : device);
+        if (r) return gvmm__about(r, "option capacity", "memory of device %d", device);
+        p->capacity += bytes;
+    }
+    return GVMM_OK;
+}
+
+/* One allocation: the placement, its readers, its stripe. */
+static placement *new_placement(const gvmm_options *o, CUdevice device)
+{
+    size_t readers = 1 + o->stripe_count + o->peer_count;
+    placement *p = gvmm__alloc(sizeof *p + readers * sizeof p->access[0] + o->stripe_count * sizeof p->stripe[0]);
+    if (!p) return NULL;
+    memset(p, 0, sizeof *p);
+    ref_init(&p->refs);
+    p->prop.type = (CUmemAllocationType)o->allocation_type;
+    p->prop.requestedHandleTypes = (CUmemAllocationHandleType)o->handle_type;
+    p->prop.location = owner_of(o, device);
+    p->prop.allocFlags.gpuDirectRDMACapable = o->gpu_direct_rdma;
+    p->addr_hint = o->addr_hint;
+    p->addr_align = o->addr_align;
+    p->capacity = o->capacity;
+    p->chunk_size = o->chunk_size;
+    p->tag = o->tag;
+    p->access_count = list_access(p->access, o, p->prop.location);
+    int *stripe = (int *)(p->access + readers);
+    for (size_t i = 0; i < o->stripe_count; i++) stripe[i] = o->stripe[i];
+    p->stripe = stripe;
+    p->stripe_count = (unsigned)o->stripe_count;
+    return p;
 }
 
 gvmm_result gvmm__placement_create(placement **out, const gvmm_options *o, int ordinal)
@@ -182,22 +256,14 @@ gvmm_result gvmm__placement_create(placement **out, const gvmm_options *o, int o
     gvmm_result r = DRIVER(cuDeviceGet, &device, ordinal);
     if (r) return gvmm__about(GVMM_E_INVALID, "device", "%d", ordinal);
     r = check_capabilities(o, device);
-    for (size_t i = 0; !r && i < o->peer_count; i++) r = check_peer(o, device, o->peers[i]);
+    if (!r) r = check_readers(o, device);
     if (r) return r;
-
-    placement *p = gvmm__alloc(sizeof *p + (1 + o->peer_count) * sizeof p->access[0]);
+    placement *p = new_placement(o, device);
     if (!p) return GVMM_E_NO_HOST_MEMORY;
-    memset(p, 0, sizeof *p);
-    p->prop.type = (CUmemAllocationType)o->allocation_type;
-    p->prop.requestedHandleTypes = (CUmemAllocationHandleType)o->handle_type;
-    p->prop.location = owner_of(o, device);
-    p->prop.allocFlags.gpuDirectRDMACapable = o->gpu_direct_rdma;
-    p->addr_hint = o->addr_hint;
-    p->addr_align = o->addr_align;
-    p->access_count = list_access(p->access, o, p->prop.location);
     r = ask_granularity(p, o);
+    if (!r) r = ask_capacity(p, o, device);
     if (r) {
-        gvmm__free(p);
+        gvmm__placement_release(p);
         return r;
     }
     *out = p;

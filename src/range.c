@@ -1,7 +1,7 @@
 /* The immutable chain of adjacent mappings. */
 #include "internal.h"
 
-/* A link with everything but its `before`. */
+/* A link with everything but its `before`. Its address has been claimed. */
 static gvmm_result link_create(range **out, size_t total, reservation *where, uint64_t address, memory *what)
 {
     range *link = gvmm__alloc(sizeof *link);
@@ -20,27 +20,23 @@ static gvmm_result link_create(range **out, size_t total, reservation *where, ui
 
 gvmm_result gvmm__range_extend(range **out, range *before, reservation *where, uint64_t address, memory *what)
 {
-    size_t total = (before ? before->total : 0) + what->size;
-    gvmm_result r = link_create(out, total, where, address, what);
+    size_t in_front = before ? before->total : (size_t)(address - where->base);
+    gvmm_result r = link_create(out, in_front + what->size, where, address, what);
     if (!r && before) (*out)->before = gvmm__range_retain(before);
     return r;
 }
 
-/* Built from the last link to the first, so that each knows its place before the ones in front of it exist; a failure releases the
- * part that does. */
-gvmm_result gvmm__range_move(range **out, const range *from, reservation *where, uint64_t address)
+/* From the last link to the first, so that each knows its place before the ones in front of it exist. */
+gvmm_result gvmm__range_move(range *tail, const range *from, reservation *where)
 {
-    range *moved = NULL, **next = &moved;
+    range **next = &tail->before;
+    while (*next) next = &(*next)->before;
     for (const range *link = from; link; link = link->before) {
         memory *what = link->mapping.memory;
-        gvmm_result r = link_create(next, link->total, where, address + link->total - what->size, what);
-        if (r) {
-            gvmm__range_release(moved);
-            return r;
-        }
+        gvmm_result r = link_create(next, link->total, where, where->base + link->total - what->size, what);
+        if (r) return r;
         next = &(*next)->before;
     }
-    *out = moved;
     return GVMM_OK;
 }
 

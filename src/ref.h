@@ -14,6 +14,16 @@ static inline void ref_init(ref *r) { atomic_init(&r->count, 1); }
 /* A new reference is made from an existing one, so nothing needs ordering here. */
 static inline void ref_retain(ref *r) { atomic_fetch_add_explicit(&r->count, 1, memory_order_relaxed); }
 
+/* For who finds an object in a list that does not hold it: false if its last reference has gone already. */
+static inline bool ref_try_retain(ref *r)
+{
+    unsigned count = atomic_load_explicit(&r->count, memory_order_relaxed);
+    while (count)
+        if (atomic_compare_exchange_weak_explicit(&r->count, &count, count + 1, memory_order_acquire, memory_order_relaxed))
+            return true;
+    return false;
+}
+
 /* True for the caller that dropped the last reference, who then sees everything that other holders did. */
 static inline bool ref_release(ref *r)
 {

@@ -7,6 +7,7 @@ static reservation *new_reservation(size_t size)
     if (!r) return NULL;
     ref_init(&r->refs);
     r->size = size;
+    atomic_init(&r->claimed, 0);
     return r;
 }
 
@@ -32,6 +33,34 @@ gvmm_result gvmm__reservation_create(reservation **out, size_t size, uint64_t al
     }
     *out = entered(where, base, a);
     return GVMM_OK;
+}
+
+gvmm_result gvmm__reservation_ahead(reservation **out, size_t need, uint64_t wish, uint64_t align, uint64_t hint, size_t granularity,
+                                    account *a)
+{
+    size_t size = wish > SIZE_MAX - granularity ? SIZE_MAX / granularity * granularity : (size_t)wish;
+    gvmm__round_up(&size, granularity);
+    saved_error before; /* a wish that is not granted is no failure */
+    gvmm__error_save(&before);
+    for (; size > need; size = size / 2 / granularity * granularity) {
+        if (gvmm__reservation_create(out, size, align, hint, a) != GVMM_OK) continue;
+        gvmm__error_restore(&before);
+        return GVMM_OK;
+    }
+    return gvmm__reservation_create(out, need, align, hint, a);
+}
+
+bool gvmm__reservation_claim(reservation *r, uint64_t address, size_t size)
+{
+    size_t offset = (size_t)(address - r->base);
+    if (offset > r->size || size > r->size - offset) return false;
+    return atomic_compare_exchange_strong(&r->claimed, &offset, offset + size);
+}
+
+void gvmm__reservation_unclaim(reservation *r, uint64_t address)
+{
+    size_t offset = (size_t)(address - r->base);
+    if (atomic_load(&r->claimed) > offset) atomic_store(&r->claimed, offset);
 }
 
 reservation *gvmm__reservation_probe(uint64_t address, size_t size, account *a)

@@ -9,6 +9,8 @@ account *gvmm__account_create(void)
     if (!a) return NULL;
     ref_init(&a->refs);
     for (int i = 0; i < STAT_COUNT; i++) atomic_init(&a->figures[i], 0);
+    pthread_mutex_init(&a->lock, NULL);
+    a->memories = NULL;
     gvmm__hold();
     return a;
 }
@@ -22,6 +24,7 @@ account *gvmm__account_retain(account *a)
 void gvmm__account_release(account *a)
 {
     if (!a || !ref_release(&a->refs)) return;
+    pthread_mutex_destroy(&a->lock);
     gvmm__free(a);
     gvmm__unhold();
 }

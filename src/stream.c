@@ -18,58 +18,62 @@ gvmm_result gvmm__stream_check(gvmm_stream stream)
                       (void *)stream);
 }
 
+gvmm_result gvmm__relaxed_enter(CUstreamCaptureMode *old)
+{
+    *old = CU_STREAM_CAPTURE_MODE_RELAXED;
+    return DRIVER(cuThreadExchangeStreamCaptureMode, old);
+}
+
+void gvmm__relaxed_leave(CUstreamCaptureMode old) { (void)DRIVER_QUIET(cuThreadExchangeStreamCaptureMode, &old); }
+
 /* Would waiting for the current context's legacy stream end a capture? Asking harms nothing. */
-static CUresult legacy_is_free(bool *free)
+static gvmm_result check_legacy(void)
 {
     CUstreamCaptureStatus capture;
     CUresult status = DRIVER_QUIET(cuStreamIsCapturing, CU_STREAM_LEGACY, &capture);
-    *free = status == CUDA_SUCCESS && capture == CU_STREAM_CAPTURE_STATUS_NONE;
-    return status == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT ? CUDA_SUCCESS : status;
+    if (status == CUDA_SUCCESS && capture == CU_STREAM_CAPTURE_STATUS_NONE) return GVMM_OK;
+    if (status != CUDA_SUCCESS && status != CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)
+        return gvmm__fail_driver(GVMM_CALL_cuStreamIsCapturing, status);
+    return gvmm__fail(GVMM_E_CAPTURING, "the legacy stream must not be waited for: a capturing stream forbids it");
 }
 
-static void warn_failed(gvmm_driver_call call, CUresult status, uint64_t address)
+static gvmm_result wait_relaxed(gvmm_stream stream)
 {
-    if (status != CUDA_SUCCESS && status != CUDA_ERROR_DEINITIALIZED)
-        gvmm__warn_driver(call, status, "wait for buffer", address);
+    CUstreamCaptureMode old;
+    gvmm_result r = gvmm__relaxed_enter(&old);
+    if (r) return r;
+    r = DRIVER(cuStreamSynchronize, stream);
+    gvmm__relaxed_leave(old);
+    return r;
 }
 
-/* In relaxed mode the wait leaves all captures but the stream's own alone, this thread's and others'. */
-static void wait_relaxed(gvmm_stream stream, uint64_t address)
+static gvmm_result wait_for_legacy(const device *d)
 {
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    CUresult status = DRIVER_QUIET(cuThreadExchangeStreamCaptureMode, &mode);
-    if (status != CUDA_SUCCESS) {
-        warn_failed(GVMM_CALL_cuThreadExchangeStreamCaptureMode, status, address);
-        return;
-    }
-    status = DRIVER_QUIET(cuStreamSynchronize, stream);
-    (void)DRIVER_QUIET(cuThreadExchangeStreamCaptureMode, &mode);
-    warn_failed(GVMM_CALL_cuStreamSynchronize, status, address);
-}
-
-static void wait_for_legacy(const device *d, uint64_t address)
-{
-    CUresult status = DRIVER_QUIET(cuCtxPushCurrent, d->primary);
-    if (status != CUDA_SUCCESS) {
-        warn_failed(GVMM_CALL_cuCtxPushCurrent, status, address);
-        return;
-    }
-    bool free;
-    status = legacy_is_free(&free);
-    if (status != CUDA_SUCCESS)
-        warn_failed(GVMM_CALL_cuStreamIsCapturing, status, address);
-    else if (free)
-        wait_relaxed(CU_STREAM_LEGACY, address);
-    else
-        gvmm__warn(GVMM_E_CAPTURING, "buffer", address,
-                   "released without waiting for the legacy stream, as a capturing stream forbids it");
+    gvmm_result r = gvmm__context_enter(d->primary);
+    if (r) return r;
+    r = check_legacy();
+    if (!r) r = wait_relaxed(CU_STREAM_LEGACY);
     gvmm__context_leave();
+    return r;
+}
+
+static gvmm_result wait_for(gvmm_stream stream, const device *d)
+{
+    if (!gvmm__stream_is_default(stream)) return wait_relaxed(stream);
+    return d->ordinal >= 0 ? wait_for_legacy(d) : GVMM_OK;
 }
 
 void gvmm__stream_wait(gvmm_stream stream, const device *d, uint64_t address)
 {
-    if (!gvmm__stream_is_default(stream))
-        wait_relaxed(stream, address);
-    else if (d->ordinal >= 0)
-        wait_for_legacy(d, address);
+    saved_error before; /* what goes wrong here is a warning, and no failure of the caller's */
+    gvmm__error_save(&before);
+    if (wait_for(stream, d) == GVMM_OK) return;
+    gvmm__warn_last("released without waiting: buffer", address);
+    gvmm__error_restore(&before);
+}
+
+gvmm_result gvmm__stream_wait_or_fail(gvmm_stream stream, const device *d)
+{
+    gvmm_result r = gvmm__stream_check(stream);
+    return r ? r : wait_for(stream, d);
 }

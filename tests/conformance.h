@@ -53,6 +53,7 @@ extern CUmemAllocationProp on_device; /* device 0, pinned, not exportable */
 extern CUmemAccessDesc read_write;    /* for device 0 */
 
 CUcontext context_of(int device); /* its primary context, retained once a process */
+bool contexts_wait(void);         /* for all that context_of gave; false: an error sticks */
 void needs_two_devices(void);     /* leaves the fact, skipped, on a machine with one */
 
 /* ---- the answer ---- */
@@ -129,11 +130,8 @@ void end(CUstream s); /* says end=STATUS; the graph goes away */
 CUgraph end_graph(CUstream s);
 void say_capturing(const char *label, CUstream s); /* "label=ACTIVE" */
 
-enum {
-    GLOBAL = CU_STREAM_CAPTURE_MODE_GLOBAL,
-    LOCAL = CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
-    RELAXED = CU_STREAM_CAPTURE_MODE_RELAXED
-};
+#define GLOBAL CU_STREAM_CAPTURE_MODE_GLOBAL
+#define RELAXED CU_STREAM_CAPTURE_MODE_RELAXED
 
 /* ---- time ---- */
 

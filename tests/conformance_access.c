@@ -355,7 +355,7 @@ static void say_range(CUdeviceptr p, CUdeviceptr from)
     if (!r) say("base+%lldg size=%zug", ((long long)base - (long long)from) / (long long)G, size / G);
 }
 
-FACT(A_range, "The address range of a mapping.")
+FACT(A_range, "The address range of a mapping without access.")
 {
     CUdeviceptr p = adjacent_mappings();
     say_range(p, p);
@@ -364,6 +364,19 @@ FACT(A_range_second, "The address range of the second of two adjacent mappings, 
 {
     CUdeviceptr p = adjacent_mappings();
     say_range(p + 3 * G, p);
+}
+FACT(A_range_open, "The address range of a mapping that the device may access.")
+{
+    CUdeviceptr p = adjacent_mappings();
+    give_access(p, 4 * G, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    say_range(p + 3 * G, p);
+}
+FACT(A_range_open_none, "The same after access was taken away again.")
+{
+    CUdeviceptr p = adjacent_mappings();
+    give_access(p, 4 * G, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    give_access(p, 4 * G, CU_MEM_ACCESS_FLAGS_PROT_NONE);
+    say_range(p, p);
 }
 FACT(A_range_reserved, "The address range where nothing is mapped.") { say_range(reserve(G), 0); }
 FACT(A_range_unreserved, "The address range where nothing is reserved.") { say_range(unreserved(), 0); }

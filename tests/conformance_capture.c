@@ -4,7 +4,7 @@
 /* One of everything, made before the capture begins. */
 static struct {
     CUstream capturing, other, spare;
-    CUevent done, spare_event; /* `done` was recorded on `other` */
+    CUevent done, spare_event, timed; /* `done` and `timed` were recorded on `other` */
     CUdeviceptr p, block, pooled;
     void *pinned;
     CUgraph g;
@@ -20,6 +20,7 @@ static void prepare(CUstream capturing)
     my.spare = stream();
     my.done = event();
     my.spare_event = event();
+    my.timed = timing_event();
     my.p = buffer(2 * G);
     my.block = plain(G);
     my.pinned = NULL;
@@ -30,6 +31,7 @@ static void prepare(CUstream capturing)
     my.x = executable(my.g);
     my.spare_exec = executable(my.g);
     DO(cuEventRecord(my.done, my.other));
+    DO(cuEventRecord(my.timed, my.other));
     DO(cuCtxSynchronize());
 }
 
@@ -179,6 +181,42 @@ static CUresult try_object(void)
     return r ? r : drv->cuUserObjectRelease(object, 1);
 }
 
+static CUresult try_flags(CUstream s)
+{
+    unsigned flags = 0;
+    return drv->cuStreamGetFlags(s, &flags);
+}
+
+static CUresult try_priority(CUstream s)
+{
+    int priority = 0;
+    return drv->cuStreamGetPriority(s, &priority);
+}
+
+static CUresult try_id(CUstream s)
+{
+    unsigned long long id = 0;
+    return drv->cuStreamGetId(s, &id);
+}
+
+static CUresult try_end(CUstream s)
+{
+    CUgraph g = NULL;
+    return drv->cuStreamEndCapture(s, &g);
+}
+
+static CUresult try_elapsed(void)
+{
+    float ms = 0;
+    return drv->cuEventElapsedTime(&ms, my.timed, my.timed);
+}
+
+static void callback(CUstream s, CUresult status, void *c)
+{
+    (void)s, (void)status;
+    count(c);
+}
+
 static CUresult try_trim(void)
 {
     CUmemoryPool pool;
@@ -261,6 +299,11 @@ CALL_DURING(memset_async, drv->cuMemsetD8Async(my.p, 1, G, my.other), "cuMemsetD
 CALL_DURING(memset, drv->cuMemsetD8(my.p, 1, G), "cuMemsetD8")
 CALL_DURING(copy_in, drv->cuMemcpyHtoD(my.p, page, 16), "cuMemcpyHtoD")
 CALL_DURING(copy_out, drv->cuMemcpyDtoH(page, my.p, 16), "cuMemcpyDtoH")
+CALL_DURING(copy, drv->cuMemcpyDtoD(my.p + G, my.p, G), "cuMemcpyDtoD")
+CALL_DURING(copy_out_async, drv->cuMemcpyDtoHAsync(page, my.p, 16, my.other), "cuMemcpyDtoHAsync to pageable memory")
+CALL_DURING(callback, drv->cuStreamAddCallback(my.other, callback, counter(), 0), "cuStreamAddCallback")
+CALL_DURING(elapsed, try_elapsed(), "cuEventElapsedTime")
+CALL_DURING(flags, try_flags(my.other), "cuStreamGetFlags")
 CALL_DURING(alloc, try_alloc_here(), "cuMemAlloc")
 CALL_DURING(free, gone_if(drv->cuMemFree(my.block), my.block), "cuMemFree")
 CALL_DURING(alloc_async, try_pool_here(my.other), "cuMemAllocAsync")
@@ -364,23 +407,14 @@ static CUresult self_context(void)
     return drv->cuStreamGetCtx(my.capturing, &c);
 }
 
-static CUresult self_flags_of(void)
-{
-    unsigned flags = 0;
-    return drv->cuStreamGetFlags(my.capturing, &flags);
-}
-
-static void callback(CUstream s, CUresult status, void *c)
-{
-    (void)s, (void)status;
-    count(c);
-}
-
 /* clang-format off */
 ITSELF(synchronize, drv->cuStreamSynchronize(my.capturing), "cuStreamSynchronize")
 ITSELF(query, drv->cuStreamQuery(my.capturing), "cuStreamQuery")
 ITSELF(get_context, self_context(), "cuStreamGetCtx")
-ITSELF(flags, self_flags_of(), "cuStreamGetFlags")
+ITSELF(flags, try_flags(my.capturing), "cuStreamGetFlags")
+ITSELF(priority, try_priority(my.capturing), "cuStreamGetPriority")
+ITSELF(id, try_id(my.capturing), "cuStreamGetId")
+ITSELF(launch, drv->cuGraphLaunch(my.x, my.capturing), "cuGraphLaunch")
 ITSELF(capturing, try_capturing(my.capturing), "cuStreamIsCapturing")
 ITSELF(begin, drv->cuStreamBeginCapture(my.capturing, CU_STREAM_CAPTURE_MODE_GLOBAL), "A second cuStreamBeginCapture")
 ITSELF(wait, drv->cuStreamWaitEvent(my.capturing, my.done, 0), "cuStreamWaitEvent, for an event not captured,")
@@ -434,5 +468,11 @@ LEGACY(free, gone_if(drv->cuMemFree(my.block), my.block), "cuMemFree")
 LEGACY(other, drv->cuStreamSynchronize(my.other), "cuStreamSynchronize of another, non-blocking stream")
 LEGACY(ctx_synchronize, drv->cuCtxSynchronize(), "cuCtxSynchronize")
 LEGACY(begin, drv->cuStreamBeginCapture(CU_STREAM_LEGACY, CU_STREAM_CAPTURE_MODE_RELAXED), "cuStreamBeginCapture of the legacy stream")
+LEGACY(flags, try_flags(CU_STREAM_LEGACY), "cuStreamGetFlags of the legacy stream")
+LEGACY(priority, try_priority(CU_STREAM_LEGACY), "cuStreamGetPriority of the legacy stream")
+LEGACY(id, try_id(CU_STREAM_LEGACY), "cuStreamGetId of the legacy stream")
+LEGACY(end, try_end(CU_STREAM_LEGACY), "cuStreamEndCapture of the legacy stream")
+LEGACY(nothing, drv->cuMemsetD8(my.p, 1, 0), "cuMemsetD8 of no bytes")
+LEGACY(memset_wrong, drv->cuMemsetD8Async(my.p, 1, 4 * G, CU_STREAM_LEGACY), "cuMemsetD8Async, beyond the mapping, on the legacy stream")
 LEGACY(vmm, vmm_calls(), "The seven virtual memory calls")
 /* clang-format on */

@@ -4,7 +4,7 @@
 /* One of everything, made in `ctx` before the context is left. */
 static struct {
     CUstream s;
-    CUevent e;
+    CUevent e, timed;
     CUdeviceptr p, block;
     CUgraph g;
     CUgraphExec x;
@@ -15,12 +15,14 @@ static void prepare(void)
 {
     my.s = stream();
     my.e = event();
+    my.timed = timing_event();
     my.p = buffer(2 * G);
     my.block = plain(G);
     my.g = graph();
     memset_node(my.g, my.p, G, 1);
     my.x = executable(my.g);
     DO(cuEventRecord(my.e, my.s));
+    DO(cuEventRecord(my.timed, my.s));
     DO(cuStreamSynchronize(my.s));
 }
 
@@ -168,6 +170,30 @@ static CUresult try_flags(void)
 {
     unsigned flags = 0;
     return drv->cuStreamGetFlags(my.s, &flags);
+}
+
+static CUresult try_priority(void)
+{
+    int priority = 0;
+    return drv->cuStreamGetPriority(my.s, &priority);
+}
+
+static CUresult try_id(void)
+{
+    unsigned long long id = 0;
+    return drv->cuStreamGetId(my.s, &id);
+}
+
+static void callback(CUstream s, CUresult status, void *c)
+{
+    (void)s, (void)status;
+    count(c);
+}
+
+static CUresult try_elapsed(void)
+{
+    float ms = 0;
+    return drv->cuEventElapsedTime(&ms, my.timed, my.timed);
 }
 
 static CUresult try_mode(void)
@@ -327,17 +353,23 @@ CONTEXTS(stream_copy, drv->cuMemcpyDtoDAsync(my.p + G, my.p, G, my.s), "cuMemcpy
 CONTEXTS(stream_capture, try_capture(my.s), "cuStreamBeginCapture and cuStreamEndCapture")
 CONTEXTS(stream_launch, drv->cuGraphLaunch(my.x, my.s), "cuGraphLaunch")
 CONTEXTS(stream_pooled, try_pooled(my.s), "cuMemAllocAsync and cuMemFreeAsync")
+CONTEXTS(stream_callback, drv->cuStreamAddCallback(my.s, callback, counter(), 0), "cuStreamAddCallback")
+CONTEXTS(stream_nothing, drv->cuMemsetD8Async(my.p, 1, 0, my.s), "cuMemsetD8Async of no bytes")
+CONTEXTS(stream_priority, try_priority(), "cuStreamGetPriority")
+CONTEXTS(stream_id, try_id(), "cuStreamGetId")
 CONTEXTS(stream_create, try_stream(), "cuStreamCreate")
 CONTEXTS(stream_destroy, destroy_stream(), "cuStreamDestroy")
 CONTEXTS(event_record, drv->cuEventRecord(my.e, my.s), "cuEventRecord")
 CONTEXTS(event_query, drv->cuEventQuery(my.e), "cuEventQuery")
 CONTEXTS(event_synchronize, drv->cuEventSynchronize(my.e), "cuEventSynchronize")
+CONTEXTS(event_elapsed, try_elapsed(), "cuEventElapsedTime")
 CONTEXTS(event_create, try_event(), "cuEventCreate")
 CONTEXTS(event_destroy, destroy_event(), "cuEventDestroy")
 CONTEXTS(exchange_mode, try_mode(), "cuThreadExchangeStreamCaptureMode")
 CONTEXTS(ctx_synchronize, drv->cuCtxSynchronize(), "cuCtxSynchronize")
 CONTEXTS(ctx_device, try_device(), "cuCtxGetDevice")
 CONTEXTS(memset, drv->cuMemsetD8(my.p, 1, G), "cuMemsetD8")
+CONTEXTS(memset_nothing, drv->cuMemsetD8(my.p, 1, 0), "cuMemsetD8 of no bytes")
 CONTEXTS(info, try_info(), "cuMemGetInfo")
 CONTEXTS(attribute, try_attribute(), "cuPointerGetAttribute")
 CONTEXTS(range, try_range(), "cuMemGetAddressRange")

@@ -388,13 +388,14 @@ bool fact_tidy(const fact *f)
 {
     gates_open();
     set_mode(CU_STREAM_CAPTURE_MODE_GLOBAL);
+    bool fine = contexts_wait(); /* before their work loses its memory */
     drv->cuCtxSetCurrent(ctx);
     drv->cuCtxSynchronize();
     while (undo_count > 0) {
         undo_count--;
         undos[undo_count].fn(undos[undo_count].object, undos[undo_count].size);
     }
-    if (drv->cuCtxSynchronize()) return false;
+    if (drv->cuCtxSynchronize() || !fine) return false;
     if (!simulated) return true;
 
     size_t counts[GVMM_SIM_KIND_COUNT]; /* driver threads may be about to drop the last things */

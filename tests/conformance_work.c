@@ -108,9 +108,19 @@ CUcontext second_context(void)
     return other;
 }
 
+static CUcontext known[16];
+
+bool contexts_wait(void)
+{
+    bool fine = true;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (known[i]) fine = !drv->cuCtxSetCurrent(known[i]) && !drv->cuCtxSynchronize() && fine;
+    drv->cuCtxSetCurrent(ctx);
+    return fine;
+}
+
 CUcontext context_of(int device)
 {
-    static CUcontext known[16];
     if (!known[device]) DO(cuDevicePrimaryCtxRetain(&known[device], device));
     return known[device];
 }

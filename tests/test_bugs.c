@@ -127,7 +127,8 @@ START_TEST(n2908_three_moves_carry_every_chunk)
     ck_assert_uint_eq(after.grows_moved - before.grows_moved, N - 1);
     for (int i = 0; i < N; i++) { /* every buffer shows every chunk that it has */
         size_t at = 0;
-        for (int j = 0; j <= i; at += chunk[j++]) ck_pattern(gvmm_buffer_address(buffers[i]) + at, chunk[j], (unsigned)j);
+        for (int j = 0; j <= i; at += chunk[j++])
+            ck_pattern(gvmm_buffer_address(buffers[i]) + at, chunk[j], (unsigned)j);
     }
     const int order[N] = {1, 3, 0, 2};
     for (int i = 0; i < N; i++) gvmm_buffer_release(buffers[order[i]]);
@@ -266,7 +267,8 @@ START_TEST(n2345_a_probe_granted_elsewhere_is_freed_once)
     gvmm_last_error(&error);
     ck_assert_str_eq(error.call, "cuMemCreate");
     ck_assert_int_eq(error.status, CUDA_ERROR_OUT_OF_MEMORY);
-    ck_ok(gvmm_faults_set(&(gvmm_fault){1, true, "cuMemAddressFree", CUDA_ERROR_INVALID_VALUE})); /* harmless: a warning */
+    ck_ok(gvmm_faults_set(
+        &(gvmm_fault){1, true, "cuMemAddressFree", CUDA_ERROR_INVALID_VALUE})); /* harmless: a warning */
     gvmm_buffer *third = grow(small, 2 * G);
     ck_ok(gvmm_faults_set(NULL));
     gvmm_buffer_release(small);
@@ -587,7 +589,8 @@ START_TEST(review_a_failing_release_does_not_disturb_an_error)
 {
     gvmm_buffer *closed = create(plain, 0), *buffer;
     ck_ok(gvmm_buffer_close(closed, NULL));
-    const char *calls[] = {"cuStreamSynchronize", "cuMemUnmap", "cuMemRelease", "cuMemAddressFree", "cuStreamIsCapturing"};
+    const char *calls[] = {"cuStreamSynchronize", "cuMemUnmap", "cuMemRelease", "cuMemAddressFree",
+                           "cuStreamIsCapturing"};
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
         ck_ok(gvmm_buffer_create(&buffer, plain, G, stream));
         make_an_error(closed);

@@ -29,8 +29,8 @@ static gvmm_buffer *create_on(gvmm_resource *resource, size_t size, gvmm_stream 
     return buffer;
 }
 
-/* Drops the buffers without anything being counted. */
-static void drop(gvmm_buffer *a, gvmm_buffer *b)
+/* Ends buffers that are no longer of interest. */
+static void end(gvmm_buffer *a, gvmm_buffer *b)
 {
     gvmm_buffer_release(a);
     gvmm_buffer_release(b);
@@ -70,7 +70,8 @@ START_TEST(a_resource_asks_each_question_once)
         gvmm_buffer_release(large);
     }
     ck_assert_uint_eq(calls_of(GVMM_CALL_cuDeviceGet) + calls_of(GVMM_CALL_cuDeviceGetAttribute) +
-                          calls_of(GVMM_CALL_cuMemGetAllocationGranularity) + calls_of(GVMM_CALL_cuDevicePrimaryCtxRetain),
+                          calls_of(GVMM_CALL_cuMemGetAllocationGranularity) +
+                          calls_of(GVMM_CALL_cuDevicePrimaryCtxRetain),
                       0);
     watch();
     gvmm_resource_release(resource);
@@ -98,13 +99,13 @@ START_TEST(create_makes_four_calls)
         watch();
         gvmm_buffer *buffer = create_on(plain, sizes[i], i % 2 ? stream : NULL);
         ck_calls(MAKE);
-        drop(buffer, NULL);
+        end(buffer, NULL);
     }
     gvmm_resource *host = resource_with(on_host());
     watch();
     gvmm_buffer *buffer = create(host, G);
     ck_calls(MAKE);
-    drop(buffer, NULL);
+    end(buffer, NULL);
     gvmm_resource_release(host);
 }
 END_TEST
@@ -115,7 +116,7 @@ START_TEST(create_makes_no_access_call_without_readers)
     watch();
     gvmm_buffer *buffer = create(resource, G);
     ck_calls("cuMemAddressReserve cuMemCreate cuMemMap");
-    drop(buffer, NULL);
+    end(buffer, NULL);
     gvmm_resource_release(resource);
 }
 END_TEST
@@ -128,7 +129,7 @@ START_TEST(create_opens_to_all_readers_at_once)
     watch();
     gvmm_buffer *buffer = create(resource, G);
     ck_calls(MAKE);
-    drop(buffer, NULL);
+    end(buffer, NULL);
     gvmm_resource_release(resource);
 }
 END_TEST
@@ -146,7 +147,7 @@ START_TEST(an_empty_buffer_costs_nothing)
     watch();
     gvmm_buffer_release(empty);
     ck_calls("");
-    drop(grown, NULL);
+    end(grown, NULL);
 }
 END_TEST
 
@@ -158,8 +159,8 @@ START_TEST(an_alias_costs_nothing)
     watch();
     gvmm_buffer *same = grow(buffer, 2 * G), *less = grow(buffer, 1), *none = grow(buffer, 0);
     ck_calls("");
-    drop(same, less);
-    drop(none, buffer);
+    end(same, less);
+    end(none, buffer);
 }
 END_TEST
 
@@ -177,7 +178,7 @@ START_TEST(growing_in_place_makes_four_calls)
         gvmm_buffer_release(buffer);
         buffer = larger;
     }
-    drop(buffer, NULL);
+    end(buffer, NULL);
 }
 END_TEST
 
@@ -188,7 +189,7 @@ START_TEST(growing_in_place_makes_three_without_readers)
     watch();
     gvmm_buffer *large = grow(small, 2 * G);
     ck_calls("cuMemAddressReserve cuMemCreate cuMemMap");
-    drop(small, large);
+    end(small, large);
     gvmm_resource_release(resource);
 }
 END_TEST
@@ -201,13 +202,13 @@ START_TEST(a_move_maps_each_chunk_once)
     ck_assert_uint_ne(decoy, 0);
     watch();
     gvmm_buffer *moved = grow(three, 4 * G);
-    ck_calls(PROBE_IN_VAIN " cuMemCreate cuMemAddressReserve " MAP " " MAP " " MAP " " MAP);
+    ck_calls(PROBE_IN_VAIN " cuMemAddressReserve cuMemCreate " MAP " " MAP " " MAP " " MAP);
     watch(); /* the shorter view: one chunk to carry */
     gvmm_buffer *other = grow(one, 3 * G);
-    ck_calls(PROBE_IN_VAIN " cuMemCreate cuMemAddressReserve " MAP " " MAP);
-    drop(one, two);
-    drop(three, moved);
-    drop(other, NULL);
+    ck_calls(PROBE_IN_VAIN " cuMemAddressReserve cuMemCreate " MAP " " MAP);
+    end(one, two);
+    end(three, moved);
+    end(other, NULL);
     free_decoy(decoy);
 }
 END_TEST
@@ -219,8 +220,8 @@ START_TEST(a_refused_probe_returns_nothing)
     fault_call("cuMemAddressReserve", 1, CUDA_ERROR_OUT_OF_MEMORY);
     watch();
     gvmm_buffer *moved = grow(small, 2 * G);
-    ck_calls("cuMemAddressReserve cuMemCreate cuMemAddressReserve " MAP " " MAP);
-    drop(small, moved);
+    ck_calls("cuMemAddressReserve cuMemAddressReserve cuMemCreate " MAP " " MAP);
+    end(small, moved);
 }
 END_TEST
 
@@ -235,8 +236,8 @@ START_TEST(growing_with_options_asks_about_them)
     watch();
     ck_ok(gvmm_buffer_grow(&alias, large, G, &chunk));
     ck_calls(QUESTIONS);
-    drop(small, large);
-    drop(alias, NULL);
+    end(small, large);
+    end(alias, NULL);
 }
 END_TEST
 
@@ -251,7 +252,7 @@ START_TEST(a_refusal_calls_nobody)
     ck_fails(gvmm_buffer_grow(&out, buffer, 2 * G, &elsewhere), GVMM_E_INVALID);
     ck_fails(gvmm_buffer_grow(&out, closed, 2 * G, NULL), GVMM_E_CLOSED);
     ck_calls("");
-    drop(buffer, closed);
+    end(buffer, closed);
 }
 END_TEST
 
@@ -272,13 +273,13 @@ START_TEST(closing_the_last_owner_waits_and_undoes)
     watch();
     ck_ok(gvmm_buffer_close(buffer, NULL));
     ck_calls(WAIT_LEGACY " " UNMAKE);
-    drop(buffer, NULL);
+    end(buffer, NULL);
 
     buffer = create(plain, G);
     watch();
     ck_ok(gvmm_buffer_close(buffer, stream)); /* the given stream, not the recorded one too */
     ck_calls(WAIT_REAL " " UNMAKE);
-    drop(buffer, NULL);
+    end(buffer, NULL);
 }
 END_TEST
 
@@ -309,8 +310,8 @@ START_TEST(closing_another_owner_only_waits)
     watch();
     ck_ok(gvmm_buffer_close(other, NULL));
     ck_calls(WAIT_LEGACY);
-    drop(alias, other);
-    drop(buffer, NULL);
+    end(alias, other);
+    end(buffer, NULL);
 }
 END_TEST
 
@@ -322,7 +323,7 @@ START_TEST(closing_undoes_each_chunk_once)
     watch();
     ck_ok(gvmm_buffer_close(large, stream));
     ck_calls(WAIT_REAL " " UNMAKE " " UNMAKE);
-    drop(large, NULL);
+    end(large, NULL);
 
     uint64_t decoy;
     small = buffer_with_decoy_behind(plain, G, &decoy);
@@ -333,7 +334,7 @@ START_TEST(closing_undoes_each_chunk_once)
     watch();
     ck_ok(gvmm_buffer_close(large, stream));
     ck_calls(WAIT_REAL " cuMemUnmap cuMemRelease " UNMAKE);
-    drop(small, large);
+    end(small, large);
     free_decoy(decoy);
 }
 END_TEST
@@ -345,7 +346,7 @@ START_TEST(closing_host_memory_waits_for_nobody)
     watch();
     ck_ok(gvmm_buffer_close(buffer, NULL));
     ck_calls(UNMAKE);
-    drop(buffer, NULL);
+    end(buffer, NULL);
     gvmm_resource_release(host);
 }
 END_TEST
@@ -359,10 +360,11 @@ START_TEST(closing_asks_before_it_waits)
     watch();
     ck_fails(gvmm_buffer_close(buffer, NULL), GVMM_E_CAPTURING);
     ck_assert_uint_eq(calls_of(GVMM_CALL_cuStreamIsCapturing), 1);
-    ck_assert_uint_eq(calls_of(GVMM_CALL_cuStreamSynchronize) + calls_of(GVMM_CALL_cuThreadExchangeStreamCaptureMode), 0);
+    ck_assert_uint_eq(calls_of(GVMM_CALL_cuStreamSynchronize) + calls_of(GVMM_CALL_cuThreadExchangeStreamCaptureMode),
+                      0);
     ck_cu(cu->cuStreamEndCapture(stream, &graph));
     ck_cu(cu->cuGraphDestroy(graph));
-    drop(buffer, NULL);
+    end(buffer, NULL);
 }
 END_TEST
 
@@ -395,7 +397,7 @@ START_TEST(questions_call_nobody)
     gvmm_last_error(&error);
     gvmm_drain();
     ck_calls("");
-    drop(small, buffer);
+    end(small, buffer);
 }
 END_TEST
 
@@ -424,7 +426,7 @@ START_TEST(retaining_in_a_graph_makes_two_calls)
     watch();
     ck_ok(gvmm_buffer_retain_in_graph(buffer, graph)); /* one user object, however many chunks */
     ck_calls("cuUserObjectCreate cuGraphRetainUserObject");
-    drop(small, buffer);
+    end(small, buffer);
     ck_cu(cu->cuGraphDestroy(graph));
     gvmm_stats now;
     do { /* the destructor runs on a driver thread */
@@ -445,7 +447,7 @@ START_TEST(no_operation_waits_for_the_device)
     ck_assert_uint_eq(calls_of(GVMM_CALL_cuCtxSynchronize), 0);
     ck_assert_uint_eq(calls_of(GVMM_CALL_cuCtxSetCurrent), 0);
     ck_assert_uint_eq(calls_of(GVMM_CALL_cuCtxPushCurrent), calls_of(GVMM_CALL_cuCtxPopCurrent));
-    drop(small, large);
+    end(small, large);
 }
 END_TEST
 

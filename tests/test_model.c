@@ -32,9 +32,9 @@
 #endif
 
 enum {
-    RUN = 2000 * MODEL_OPERATION,   /* bytes of one run: 2,000 operations */
-    SHARES = 10,                    /* the seeds come in as many tests */
-    RUNS = SANITIZED ? 25 : 500,    /* 50,000 or a million operations in all */
+    RUN = 2000 * MODEL_OPERATION,    /* bytes of one run: 2,000 operations */
+    SHARES = 10,                     /* the seeds come in as many tests */
+    RUNS = SANITIZED ? 25 : 500,     /* 50,000 or a million operations in all */
     TIME_LIMIT = SANITIZED ? 60 : 20 /* seconds for one run: after that it hangs */
 };
 

@@ -50,7 +50,8 @@ static void *read_statistics(void *resource)
     while (!atomic_load(&crew.over)) {
         gvmm_get_stats(NULL, &all);
         gvmm_get_stats(resource, &own);
-        must(all.mapped_bytes < (uint64_t)1 << 50 && own.mapped_bytes < (uint64_t)1 << 50); /* nothing went below zero */
+        must(all.mapped_bytes < (uint64_t)1 << 50 && own.mapped_bytes < (uint64_t)1
+                                                                            << 50); /* nothing went below zero */
         sched_yield();
     }
     return NULL;
@@ -365,10 +366,7 @@ static void fail_in_my_way(int index)
     gvmm_buffer_release(closed);
 }
 
-START_TEST(errors_are_each_threads_own)
-{
-    together(6, fail_in_my_way);
-}
+START_TEST(errors_are_each_threads_own) { together(6, fail_in_my_way); }
 END_TEST
 
 /* ---- graphs ---- */

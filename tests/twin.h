@@ -13,14 +13,14 @@
 
 enum {
     BUFFERS = 12,
-    PIECES = 16,  /* places of one view */
+    PIECES = 16, /* places of one view */
     PLACES = 512,
-    STREAMS = 3,  /* 0 and 2 are non-blocking, 1 is blocking */
+    STREAMS = 3, /* 0 and 2 are non-blocking, 1 is blocking */
     GRAPHS = 3,
     EXECS = 3,
-    HELD = 4,     /* views that one graph holds */
-    SETS = 4,     /* memsets of one graph */
-    PENDING = 4,  /* items queued on one stream */
+    HELD = 4,    /* views that one graph holds */
+    SETS = 4,    /* memsets of one graph */
+    PENDING = 4, /* items queued on one stream */
     DECOYS = 4,
     RESOURCES = 3,
     BY_HAND = -1, /* in place of a resource: not the library's */
@@ -93,7 +93,7 @@ typedef struct twin {
     twin_buffer buffers[BUFFERS];
     twin_stream streams[STREAMS];
     twin_graph graphs[GRAPHS], execs[EXECS];
-    uint64_t decoys[DECOYS]; /* one granule each; 0: none */
+    uint64_t decoys[DECOYS];      /* one granule each; 0: none */
     gvmm_stats so_far[RESOURCES]; /* the figures that only ever grow */
 } twin;
 
@@ -102,7 +102,7 @@ typedef struct survey {
     bool chunk[PLACES], space[PLACES], place[PLACES];
     int chunks, spaces, places; /* those made by hand too */
     int library_chunks;
-    uint64_t device_bytes;      /* physical, on device 0 */
+    uint64_t device_bytes; /* physical, on device 0 */
 } survey;
 
 void twin_survey(const twin *t, survey *out);

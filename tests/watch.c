@@ -39,7 +39,10 @@ typedef struct books {
     size_t count;
 } books;
 
-static bool meets(const seen *a, uint64_t base, size_t size) { return a->base < base + size && base < a->base + a->size; }
+static bool meets(const seen *a, uint64_t base, size_t size)
+{
+    return a->base < base + size && base < a->base + a->size;
+}
 
 static void strike(books *b, size_t at) { b->alive[at] = b->alive[--b->count]; }
 
@@ -182,6 +185,32 @@ uint64_t block_behind(gvmm_buffer *buffer)
     if (behind == end) return behind;
     free_decoy(behind);
     return 0;
+}
+
+gvmm_buffer *chunks(size_t count, uint64_t *decoy)
+{
+    gvmm_buffer *buffer = buffer_with_hole_behind(plain, G, count * G);
+    for (size_t i = 2; i <= count; i++) {
+        gvmm_buffer *larger = grow(buffer, i * G);
+        gvmm_buffer_release(buffer);
+        buffer = larger;
+    }
+    *decoy = block_behind(buffer);
+    return buffer;
+}
+
+void drop(gvmm_buffer *buffer, uint64_t decoy)
+{
+    gvmm_buffer_release(buffer);
+    if (decoy) free_decoy(decoy);
+}
+
+void ck_intact(gvmm_buffer *buffer, uint64_t address, size_t size, unsigned seed)
+{
+    ck_assert_uint_eq(gvmm_buffer_address(buffer), address);
+    ck_assert_uint_eq(gvmm_buffer_size(buffer), size);
+    for (size_t at = 0; at < size; at += G) ck_assert_uint_eq(access_of(address + at, 0), GVMM_ACCESS_READ_WRITE);
+    ck_pattern(address, size, seed);
 }
 
 bool lacks_second_device(const char *test)

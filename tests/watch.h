@@ -26,12 +26,19 @@ unsigned calls_at(gvmm_driver_call call, uint64_t address, size_t size);
 /* Reserves what lies behind `buffer`, if it is free, so that a grow moves. free_decoy gives it back; 0: it was taken already. */
 uint64_t block_behind(gvmm_buffer *buffer);
 
+/* A buffer of `count` chunks of G that the next grow has to move; and its end, with that of the decoy if there is one. */
+gvmm_buffer *chunks(size_t count, uint64_t *decoy);
+void drop(gvmm_buffer *buffer, uint64_t decoy);
+
+/* The buffer is where it was, open to device 0, with the pattern that was written. */
+void ck_intact(gvmm_buffer *buffer, uint64_t address, size_t size, unsigned seed);
+
 /* With `busy` held up, gives the buffer up in a thread of its own: while the work lasts that neither returns nor unmaps. */
 void ck_waits_for(gvmm_stream busy, gvmm_buffer *buffer, void (*give_up)(gvmm_buffer *buffer));
 void close_it(gvmm_buffer *buffer); /* leaves the caller's reference */
 void release_it(gvmm_buffer *buffer);
 
-/* Prints why a test does not run here: for want of a second device, for want of a simulator. */
+/* If there is no second device, says that `test` does not run here. */
 bool lacks_second_device(const char *test);
 
 /* A resource on device 0 of which device 1 is a peer. */

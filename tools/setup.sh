@@ -5,6 +5,7 @@
 #   tools/setup.sh tests     those and Check
 #   tools/setup.sh build     those and a C++ compiler: the headers are tried as C++ too
 #   tools/setup.sh lint      clang-format (not having it is no failure)
+#   tools/setup.sh python    build/venv with the Python packages that run on the stand-in driver (not having it is no failure)
 #
 # Nothing is fetched when everything is there already.
 set -eu
@@ -40,6 +41,8 @@ has_check() { # as tests/CMakeLists.txt looks for it
 has_valgrind() { command -v valgrind >/dev/null 2>&1; }
 
 has_clang_format() { sh "$(dirname "$0")/clang_format.sh" --version >/dev/null 2>&1; }
+
+has_venv() { python3 -c 'import ensurepip, venv' 2>/dev/null; }
 
 # ---- what to install for it ----
 
@@ -103,9 +106,15 @@ lint)
     need has_clang_format "clang-format-14"
     install_missing || say "going on without clang-format"
     ;;
-# python)  a virtual environment in build/venv with pip, when there is a Python part
+python)
+    need has_venv "python3 python3-venv"
+    if ! install_missing ||
+        ! sh tools/venv.sh build/venv tests/standin/requirements.txt >build/venv.log 2>&1; then
+        say "going on without Python packages; their tests are skipped"
+    fi
+    ;;
 *)
-    echo "usage: $0 library|tests|build|lint" >&2
+    echo "usage: $0 library|tests|build|lint|python" >&2
     exit 2
     ;;
 esac

@@ -2,7 +2,6 @@
  * stand-in must print the same. Only dlopen: nothing of CUDA is needed to build it. */
 #include <dlfcn.h>
 #include <stdio.h>
-#include <string.h>
 
 typedef int (*get_fn)(const char *, void **, int, unsigned long long);
 typedef int (*get_v2_fn)(const char *, void **, int, unsigned long long, int *);
@@ -11,25 +10,17 @@ static void *library;
 static get_fn get;
 static get_v2_fn get_v2;
 
-/* The exported symbol behind an address, if it is one. */
-static const char *symbol_of(void *fn)
+/* Which spelling of `name` an address is. */
+static const char *symbol_of(const char *name, void *fn)
 {
     if (!fn) return "NULL";
     if (fn == (void *)1) return "untouched";
+    static const char *const tails[] = {"", "_v2", "_v3", "_v4", "_ptds", "_v2_ptds", "_ptsz", "_v2_ptsz", "_v3_ptsz"};
     static char text[64];
-    static const char *const tails[] = {"",      "_v2",      "_v3",      "_v4",      "_ptds",   "_v2_ptds",
-                                        "_ptsz", "_v2_ptsz", "_v3_ptsz", "WithFlags"};
-    static const char *const bases[] = {"cuInit", "cuMemAlloc", "cuMemcpyHtoD", "cuMemcpyAsync", "cuMemcpyHtoDAsync", "cuCtxCreate",
-                                        "cuCtxDestroy", "cuDeviceGetUuid", "cuStreamBeginCapture", "cuStreamGetCaptureInfo",
-                                        "cuEventElapsedTime", "cuGraphInstantiate", "cuGraphAddDependencies", "cuGetProcAddress",
-                                        "cuStreamCreate", "cuStreamSynchronize", "cuMemAllocAsync", "cuMemHostRegister",
-                                        "cuDevicePrimaryCtxRelease", "cuMemsetD8", "cuEventRecord", "cuMemCreate",
-                                        "cuProfilerStart", "cuArrayCreate", "cuTexRefCreate", "cuGraphLaunch"};
-    for (size_t i = 0; i < sizeof bases / sizeof *bases; i++)
-        for (size_t k = 0; k < sizeof tails / sizeof *tails; k++) {
-            snprintf(text, sizeof text, "%s%s", bases[i], tails[k]);
-            if (dlsym(library, text) == fn) return text;
-        }
+    for (size_t i = 0; i < sizeof tails / sizeof *tails; i++) {
+        snprintf(text, sizeof text, "%s%s", name, tails[i]);
+        if (dlsym(library, text) == fn) return text;
+    }
     return "another function";
 }
 
@@ -38,14 +29,14 @@ static void ask(const char *name, int version, unsigned long long flags)
     void *fn = (void *)1;
     int found = -1;
     int status = get_v2(name, &fn, version, flags, &found);
-    printf("%-26s %5d flags %llu: %d, found %d, %s\n", name, version, flags, status, found, symbol_of(fn));
+    printf("%-26s %5d flags %llu: %d, found %d, %s\n", name, version, flags, status, found, symbol_of(name, fn));
 }
 
 static void ask_v1(const char *name, int version)
 {
     void *fn = (void *)1;
     int status = get(name, &fn, version, 0);
-    printf("first spelling: %-26s %5d: %d, %s\n", name, version, status, symbol_of(fn));
+    printf("first spelling: %-26s %5d: %d, %s\n", name, version, status, symbol_of(name, fn));
 }
 
 int main(void)
@@ -124,13 +115,13 @@ int main(void)
     /* without a place for an answer */
     void *fn = (void *)1;
     printf("no place for the status: %d", get_v2("cuMemCreate", &fn, 13000, 0, NULL));
-    printf(", %s\n", symbol_of(fn));
+    printf(", %s\n", symbol_of("cuMemCreate", fn));
     fn = (void *)1;
     printf("no place for the status of an unknown name: %d", get_v2("cuNoSuchCall", &fn, 13000, 0, NULL));
-    printf(", %s\n", symbol_of(fn));
+    printf(", %s\n", symbol_of("cuMemCreate", fn));
     fn = (void *)1;
     printf("no place for the status of an early version: %d", get_v2("cuMemCreate", &fn, 9000, 0, NULL));
-    printf(", %s\n", symbol_of(fn));
+    printf(", %s\n", symbol_of("cuMemCreate", fn));
     ask_v1("cuMemCreate", 13000);
     ask_v1("cuMemCreate", 9000);
     ask_v1("cuNoSuchCall", 13000);

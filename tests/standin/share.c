@@ -27,7 +27,8 @@ static void send_descriptor(int socket, int fd)
     char byte = 0;
     struct iovec data = {&byte, 1};
     control c = {.bytes = {0}};
-    struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = c.bytes, .msg_controllen = sizeof c.bytes};
+    struct msghdr message = {
+        .msg_iov = &data, .msg_iovlen = 1, .msg_control = c.bytes, .msg_controllen = sizeof c.bytes};
     struct cmsghdr *header = CMSG_FIRSTHDR(&message);
     header->cmsg_level = SOL_SOCKET;
     header->cmsg_type = SCM_RIGHTS;
@@ -41,7 +42,8 @@ static int receive_descriptor(int socket)
     char byte;
     struct iovec data = {&byte, 1};
     control c;
-    struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = c.bytes, .msg_controllen = sizeof c.bytes};
+    struct msghdr message = {
+        .msg_iov = &data, .msg_iovlen = 1, .msg_control = c.bytes, .msg_controllen = sizeof c.bytes};
     if (recvmsg(socket, &message, 0) != 1) fail("recvmsg");
     struct cmsghdr *header = CMSG_FIRSTHDR(&message);
     int fd;

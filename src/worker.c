@@ -1,34 +1,28 @@
-/* Ranges handed over by driver threads, where no driver call is allowed, and given back by a thread of ours.
+/* A thread of ours: for what must not be done where it comes up (driver threads may make no driver call) or not be waited for.
  *
- * The thread starts with the first range that a graph retains, so that handing over cannot fail, and lives as long as the process. At
- * exit it is simply gone: the driver gives back what is left. A forked child has no thread and nothing to give back, as the driver
- * refuses every call there. */
-#include <pthread.h>
-
+ * It starts with the first thing that may need it, so that handing over cannot fail, and lives as long as the process. At exit it
+ * is simply gone: the driver takes back what is left. A forked child has no thread and nothing to do, as the driver refuses every
+ * call there. */
 #include "internal.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows */
 static pthread_cond_t arrived = PTHREAD_COND_INITIALIZER;
 static pthread_cond_t emptied = PTHREAD_COND_INITIALIZER;
 static bool running;
-static retired *first, **last = &first;
-static uint64_t waiting; /* in the list, or being given back */
+static job *first, **last = &first;
+static uint64_t waiting; /* in the list, or being done */
 
-static void *give_back(void *unused)
+static void *work(void *unused)
 {
     (void)unused;
     pthread_mutex_lock(&lock);
     for (;;) {
         while (!first) pthread_cond_wait(&arrived, &lock);
-        retired *r = first;
-        first = r->next;
+        job *j = first;
+        first = j->next;
         if (!first) last = &first;
         pthread_mutex_unlock(&lock);
-
-        gvmm__range_release(r->range);
-        gvmm__free(r);
-        gvmm__unhold();
-
+        j->run(j);
         pthread_mutex_lock(&lock);
         if (--waiting == 0) pthread_cond_broadcast(&emptied);
     }
@@ -58,7 +52,7 @@ static gvmm_result start_locked(void)
     int failed = pthread_attr_init(&detached);
     if (!failed) {
         pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
-        failed = pthread_create(&thread, &detached, give_back, NULL);
+        failed = pthread_create(&thread, &detached, work, NULL);
         pthread_attr_destroy(&detached);
     }
     if (failed) return gvmm__fail(GVMM_E_NO_HOST_MEMORY, "cannot start a thread (error %d)", failed);
@@ -67,7 +61,7 @@ static gvmm_result start_locked(void)
     return GVMM_OK;
 }
 
-gvmm_result gvmm__retire_start(void)
+gvmm_result gvmm__worker_start(void)
 {
     pthread_mutex_lock(&lock);
     gvmm_result r = start_locked();
@@ -75,18 +69,18 @@ gvmm_result gvmm__retire_start(void)
     return r;
 }
 
-void gvmm__retire(retired *r)
+void gvmm__work(job *j)
 {
-    r->next = NULL;
+    j->next = NULL;
     pthread_mutex_lock(&lock);
-    *last = r;
-    last = &r->next;
+    *last = j;
+    last = &j->next;
     waiting++;
     pthread_cond_signal(&arrived);
     pthread_mutex_unlock(&lock);
 }
 
-uint64_t gvmm__retire_waiting(void)
+uint64_t gvmm__work_waiting(void)
 {
     pthread_mutex_lock(&lock);
     uint64_t n = waiting;

@@ -1,0 +1,259 @@
+/* Closing, and the end of a buffer object. */
+#include <stdio.h>
+
+#include "ext.h"
+
+/* ---- what the library holds ---- */
+
+/* Right before the library waits it is told the stream whose object this buffer keeps alive. */
+static void use_stream(gvmm_buffer *buffer, gvmm_stream stream)
+{
+    if (buffer) (void)gvmm_buffer_set_stream(buffer, stream ? stream : GVMM_STREAM_LEGACY);
+}
+
+/* Lets go of up to two references, waiting without the interpreter lock. At the end of the process, and in a forked child for what is
+ * the parent's, nothing is given back. */
+static void let_go(buffer_object *self, gvmm_buffer *a, gvmm_buffer *b)
+{
+    if ((!a && !b) || self->generation != fork_generation()) return;
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    if (!is_exiting(self->state)) {
+        stream_ref recorded = buffer_recorded(self);
+        call c;
+        call_begin(&c);
+        use_stream(a, recorded.stream);
+        use_stream(b, recorded.stream);
+        gvmm_buffer_release(a);
+        gvmm_buffer_release(b);
+        call_end(&c, self->state);
+        stream_ref_clear(&recorded);
+    }
+    PyErr_Restore(type, value, traceback);
+}
+
+/* ---- someone else's mapping ---- */
+
+/* Asking harms no capture. Without a driver there is no stream. */
+static bool is_capturing(gvmm_stream stream)
+{
+    const gvmm_driver *driver;
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    if ((uintptr_t)stream <= 2 || gvmm_driver_get(&driver)) return false;
+    return driver->cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+/* The recorded stream as mr.deallocate() may take it: cuda.core's resources want an object. A new reference, or NULL. */
+static PyObject *stream_for_callback(buffer_object *self, const stream_ref *recorded)
+{
+    if (recorded->object) return Py_NewRef(recorded->object);
+    if (!recorded->stream) return Py_NewRef(Py_None);
+    if (PyObject_TypeCheck(self->mr, self->state->resource_type)) return PyLong_FromVoidPtr(recorded->stream);
+    PyObject *module = PyImport_ImportModule("gvmm._cuda");
+    PyObject *stream = module ? PyObject_CallMethod(module, "stream_of", "N", PyLong_FromVoidPtr(recorded->stream)) : NULL;
+    Py_XDECREF(module);
+    return stream;
+}
+
+static bool call_deallocate(buffer_object *self, PyObject *stream)
+{
+    PyObject *method = PyObject_GetAttrString(self->mr, "deallocate");
+    PyObject *args = Py_BuildValue("Kn", (unsigned long long)self->due_address, (Py_ssize_t)self->due_size);
+    PyObject *names = Py_BuildValue("{sO}", "stream", stream);
+    PyObject *result = method && args && names ? PyObject_Call(method, args, names) : NULL;
+    Py_XDECREF(method);
+    Py_XDECREF(args);
+    Py_XDECREF(names);
+    Py_XDECREF(result);
+    return result != NULL;
+}
+
+static void warn_of_callback(buffer_object *self)
+{
+    PyObject *type, *value, *traceback, *text = NULL;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    if (value) text = PyObject_Str(value);
+    PyErr_Clear();
+    PyObject *name = type ? PyObject_GetAttrString(type, "__name__") : NULL;
+    PyErr_Clear();
+    char message[512];
+    const char *reason = text ? PyUnicode_AsUTF8AndSize(text, NULL) : NULL;
+    const char *kind = name ? PyUnicode_AsUTF8AndSize(name, NULL) : NULL;
+    PyErr_Clear();
+    snprintf(message, sizeof message, "mr.deallocate(0x%llx) failed during Buffer destruction: %s: %s",
+             (unsigned long long)self->due_address, kind ? kind : "exception", reason ? reason : "");
+    warn_text(self->state, message);
+    Py_XDECREF(name);
+    Py_XDECREF(text);
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(traceback);
+}
+
+/* Calls mr.deallocate() if it is due. An exception there becomes a warning; one that is propagating survives. */
+static void give_back_wrapped(buffer_object *self)
+{
+    buffer_lock(self);
+    bool due = self->callback_due;
+    self->callback_due = false;
+    buffer_unlock(self);
+    if (!due || !self->mr || self->generation != fork_generation()) return;
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    if (!is_exiting(self->state)) {
+        stream_ref recorded = buffer_recorded(self);
+        bool ours = PyObject_TypeCheck(self->mr, self->state->resource_type);
+        if (ours && is_capturing(recorded.stream)) { /* only at the end of the object: close() refuses */
+            stream_ref_clear(&recorded);
+            warn_text(self->state, "Buffer released without waiting for its stream, which is a capturing stream");
+        }
+        PyObject *stream = stream_for_callback(self, &recorded);
+        if (!stream || !call_deallocate(self, stream)) warn_of_callback(self);
+        Py_XDECREF(stream);
+        stream_ref_clear(&recorded);
+    }
+    PyErr_Restore(type, value, traceback);
+}
+
+/* ---- close ---- */
+
+/* One closer at a time; false: there is nothing to do. */
+static bool begin_closing(buffer_object *self)
+{
+    buffer_lock(self);
+    bool first = !self->closing;
+    self->closing = true;
+    buffer_unlock(self);
+    return first;
+}
+
+static PyObject *stay_open(buffer_object *self)
+{
+    buffer_lock(self);
+    self->closing = false;
+    buffer_unlock(self);
+    return NULL;
+}
+
+static bool is_exported(buffer_object *self)
+{
+    buffer_lock(self);
+    bool is = self->exports > 0 || self->pinned;
+    buffer_unlock(self);
+    return is;
+}
+
+/* The stream that was waited for becomes the recorded one. */
+static void record(buffer_object *self, stream_ref *used)
+{
+    buffer_lock(self);
+    stream_ref old = self->recorded;
+    self->recorded = *used;
+    buffer_unlock(self);
+    stream_ref_clear(&old);
+}
+
+static PyObject *close_own(buffer_object *self, stream_ref *given)
+{
+    gvmm_result r = GVMM_OK;
+    stream_ref used = given->stream ? *given : buffer_recorded(self);
+    bool alias = is_exported(self) && !self->kept;
+    call c;
+    call_begin(&c);
+    if (alias) r = gvmm_buffer_grow(&self->kept, self->buffer, 0, NULL);
+    if (!r) {
+        use_stream(self->buffer, used.stream);
+        r = gvmm_buffer_close(self->buffer, NULL);
+    }
+    call_end(&c, self->state);
+    if (r) {
+        raise_result(self->state, r);
+        stream_ref_clear(&used);
+        return stay_open(self);
+    }
+    record(self, &used);
+    if (!is_exported(self)) buffer_give_up_kept(self);
+    Py_RETURN_NONE;
+}
+
+static PyObject *close_wrapped(buffer_object *self, stream_ref *given)
+{
+    stream_ref used = given->stream ? *given : buffer_recorded(self);
+    if (is_capturing(used.stream)) {
+        stream_ref_clear(&used);
+        PyErr_SetString(PyExc_RuntimeError, "stream is a capturing stream: waiting for it would end its capture");
+        return stay_open(self);
+    }
+    record(self, &used);
+    buffer_lock(self);
+    self->address = 0;
+    self->size = 0;
+    buffer_unlock(self);
+    if (!is_exported(self)) buffer_give_up_kept(self);
+    Py_RETURN_NONE;
+}
+
+/* What close() left because of exports; or nothing. */
+void buffer_give_up_kept(buffer_object *self)
+{
+    buffer_lock(self);
+    gvmm_buffer *kept = self->kept;
+    PyObject *owner = self->owner;
+    self->kept = NULL;
+    self->owner = NULL;
+    buffer_unlock(self);
+    let_go(self, kept, NULL);
+    give_back_wrapped(self);
+    Py_XDECREF(owner);
+    stream_ref none = {NULL, NULL};
+    record(self, &none);
+}
+
+static bool on_device(buffer_object *self)
+{
+    if (self->buffer) return gvmm_resource_device(gvmm_buffer_resource(self->buffer)) >= 0;
+    return true;
+}
+
+PyObject *buffer_close(PyObject *op, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
+{
+    static const signature s = {"close", {"stream"}, 1, 0};
+    buffer_object *self = (buffer_object *)op;
+    PyObject *stream;
+    stream_ref given;
+    if (!take_arguments(&s, args, nargs, names, &stream)) return NULL;
+    if (!buffer_view(self).open) Py_RETURN_NONE;
+    if (!take_stream(stream, true, &given)) return NULL;
+    if (given.stream) stream_ref_record(&given, on_device(self));
+    if (!begin_closing(self)) {
+        stream_ref_clear(&given);
+        Py_RETURN_NONE;
+    }
+    return self->buffer ? close_own(self, &given) : close_wrapped(self, &given);
+}
+
+/* __exit__(type, value, traceback): a close that is refused leaves the buffer to its end, rather than hide the block's exception. */
+PyObject *buffer_exit(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
+{
+    PyObject *closed = buffer_close(op, NULL, 0, NULL);
+    if (closed || nargs == 0 || args[0] == Py_None) return closed;
+    PyErr_Clear();
+    Py_RETURN_NONE;
+}
+
+/* ---- the end ---- */
+
+void buffer_give_up(buffer_object *self)
+{
+    buffer_lock(self);
+    gvmm_buffer *buffer = self->buffer, *kept = self->kept;
+    self->closing = true;
+    self->buffer = NULL;
+    self->kept = NULL;
+    self->address = 0;
+    self->size = 0;
+    buffer_unlock(self);
+    let_go(self, buffer, kept);
+    give_back_wrapped(self);
+}

@@ -1,0 +1,119 @@
+/* Memory made ahead of need: chunks of one size, filled up by the worker whenever one is taken. */
+#include "internal.h"
+
+struct stock {
+    ref refs;
+    job refill;
+    placement *made_as;
+    account *account;
+    size_t wanted;
+    pthread_mutex_t lock; /* guards what follows */
+    size_t count;
+    bool refilling, ended;
+    memory *chunks[]; /* room for `wanted` */
+};
+
+static void give_back(memory **chunks, size_t count)
+{
+    while (count) gvmm__memory_release(chunks[--count]);
+}
+
+/* Makes chunks until there are enough, none can be had, or nobody wants them. Holds a reference of its own to the stock. */
+static void refill(job *self)
+{
+    stock *s = (stock *)((char *)self - offsetof(stock, refill));
+    for (;;) {
+        memory *m = NULL;
+        bool made = gvmm__memory_create(&m, s->made_as, s->made_as->chunk_size, 0, s->account) == GVMM_OK;
+        pthread_mutex_lock(&s->lock);
+        bool room = made && !s->ended && s->count < s->wanted;
+        if (room) s->chunks[s->count++] = m;
+        bool more = room && s->count < s->wanted;
+        if (!more) s->refilling = false;
+        pthread_mutex_unlock(&s->lock);
+        if (!room) gvmm__memory_release(m);
+        if (!more) break;
+    }
+    gvmm__stock_release(s);
+}
+
+/* With the lock held. */
+static void ask_for_more(stock *s)
+{
+    if (s->refilling || s->ended || s->count >= s->wanted) return;
+    s->refilling = true;
+    ref_retain(&s->refs);
+    gvmm__work(&s->refill);
+}
+
+gvmm_result gvmm__stock_create(stock **out, placement *p, size_t count, account *a)
+{
+    gvmm_result r = gvmm__worker_start();
+    if (r) return r;
+    stock *s = gvmm__alloc(sizeof *s + count * sizeof s->chunks[0]);
+    if (!s) return GVMM_E_NO_HOST_MEMORY;
+    ref_init(&s->refs);
+    s->refill.run = refill;
+    s->made_as = gvmm__placement_retain(p);
+    s->account = gvmm__account_retain(a);
+    s->wanted = count;
+    pthread_mutex_init(&s->lock, NULL);
+    s->count = 0;
+    s->refilling = s->ended = false;
+    pthread_mutex_lock(&s->lock);
+    ask_for_more(s);
+    pthread_mutex_unlock(&s->lock);
+    *out = s;
+    return GVMM_OK;
+}
+
+memory *gvmm__stock_take(stock *s)
+{
+    if (!s) return NULL;
+    pthread_mutex_lock(&s->lock);
+    memory *m = s->count ? s->chunks[--s->count] : NULL;
+    ask_for_more(s);
+    pthread_mutex_unlock(&s->lock);
+    return m;
+}
+
+bool gvmm__stock_flush(stock *s)
+{
+    if (!s) return false;
+    memory *one;
+    bool any = false;
+    for (;;) {
+        pthread_mutex_lock(&s->lock);
+        one = s->count ? s->chunks[--s->count] : NULL;
+        pthread_mutex_unlock(&s->lock);
+        if (!one) return any;
+        gvmm__memory_release(one);
+        any = true;
+    }
+}
+
+/* The owner's release ends the stock at once; the worker's, whenever it notices. */
+static void delete_stock(stock *s)
+{
+    give_back(s->chunks, s->count);
+    gvmm__placement_release(s->made_as);
+    account *a = s->account;
+    pthread_mutex_destroy(&s->lock);
+    gvmm__free(s);
+    gvmm__account_release(a);
+}
+
+void gvmm__stock_end(stock *s)
+{
+    if (!s) return;
+    pthread_mutex_lock(&s->lock);
+    s->ended = true;
+    pthread_mutex_unlock(&s->lock);
+    gvmm__stock_flush(s);
+    gvmm__stock_release(s);
+}
+
+void gvmm__stock_release(stock *s)
+{
+    if (s && ref_release(&s->refs)) delete_stock(s);
+}
