@@ -37,8 +37,8 @@ demo:
 	@sh tools/demo.sh build/release/ingest "$(FILE)"
 
 test:
-	@$(call ready,dev,build)
 	@$(call setup,python)
+	@$(call ready,dev,build)
 	@$(unmake) ctest --preset dev --parallel $(JOBS) </dev/null
 
 gpu-test:

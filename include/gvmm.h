@@ -126,6 +126,12 @@ typedef enum gvmm_access {
     GVMM_ACCESS_READ_WRITE = 3
 } gvmm_access;
 
+/* What the last gvmm_buffer_release of an open buffer does. */
+typedef enum gvmm_release_mode {
+    GVMM_RELEASE_SYNC = 0,    /* waits for the recorded stream, as gvmm_buffer_close */
+    GVMM_RELEASE_DEFERRED = 1 /* as gvmm_buffer_close_deferred: never waits, never warns of captures */
+} gvmm_release_mode;
+
 typedef struct gvmm_options {
     size_t struct_size; /* sizeof(gvmm_options); set by GVMM_OPTIONS_INIT */
     gvmm_allocation_type allocation_type;
@@ -146,14 +152,26 @@ typedef struct gvmm_options {
     size_t stripe_count;
     size_t ahead_count;       /* chunks of chunk_size made ahead of need by a thread of gvmm, for the resource's grows */
     int tag;                  /* for gvmm_resource_evict; any number */
+    gvmm_release_mode release_mode;
+    unsigned optional;        /* GVMM_OPTIONAL_ bits: what is left out, in place of an error, where it cannot be had */
 } gvmm_options;
+
+/* What can be asked for "if available". A bit says nothing about what is not asked for. Where the device's word is not enough, a chunk
+ * of memory is made to see; gvmm_resource_options tells what was got. */
+typedef enum gvmm_optional {
+    GVMM_OPTIONAL_RDMA = 1,   /* gpu_direct_rdma: false then */
+    GVMM_OPTIONAL_FABRIC = 2, /* GVMM_HANDLE_FABRIC: GVMM_HANDLE_POSIX_FD then */
+    GVMM_OPTIONAL_HANDLE = 4, /* any handle_type: GVMM_HANDLE_NONE then; also for GVMM_LOCATION_HOST */
+    GVMM_OPTIONAL_PEERS = 8   /* peers: without those that are not there or cannot reach the memory */
+} gvmm_optional;
 
 /* As much address space as the location has memory. */
 #define GVMM_CAPACITY_ALL UINT64_MAX
 
 #define GVMM_OPTIONS_INIT \
     { sizeof(gvmm_options), GVMM_ALLOCATION_PINNED, GVMM_LOCATION_DEVICE, 0, GVMM_HANDLE_POSIX_FD, \
-      GVMM_GRANULARITY_RECOMMENDED, false, 0, 0, NULL, 0, GVMM_ACCESS_READ_WRITE, GVMM_ACCESS_READ_WRITE, 0, 0, NULL, 0, 0, 0 }
+      GVMM_GRANULARITY_RECOMMENDED, false, 0, 0, NULL, 0, GVMM_ACCESS_READ_WRITE, GVMM_ACCESS_READ_WRITE, 0, 0, NULL, 0, 0, 0, \
+      GVMM_RELEASE_SYNC, 0 }
 
 /* ---------------------------------------------------------------------------------------------
  * Resource: a device, or the host, and the options of the memory that is made there.
@@ -169,6 +187,7 @@ typedef struct gvmm_buffer gvmm_buffer;
  * options  NULL: GVMM_OPTIONS_INIT. Copied.
  * Returns  GVMM_E_INVALID      no such device, or an option is wrong or contradicts another; the message names it
  *          GVMM_E_UNSUPPORTED  the device lacks what an option asks for
+ *          GVMM_E_NO_DEVICE_MEMORY  no room for the chunk that an optional one is tried with
  *          GVMM_E_NO_DRIVER, GVMM_E_NO_HOST_MEMORY, GVMM_E_DRIVER
  * Owns     one reference to *out.
  * Capture  allowed. */
@@ -184,8 +203,8 @@ GVMM_API int gvmm_resource_device(const gvmm_resource *resource);
 /* What every size is rounded up to, bytes. */
 GVMM_API size_t gvmm_resource_granularity(const gvmm_resource *resource);
 
-/* The options in force: with the node that GVMM_LOCATION_HOST_NUMA_CURRENT was resolved to, and `peers` pointing into the
- * resource. */
+/* The options in force: with the node that GVMM_LOCATION_HOST_NUMA_CURRENT was resolved to, what was got of the optional ones, and
+ * `peers` pointing into the resource. */
 GVMM_API void gvmm_resource_options(const gvmm_resource *resource, gvmm_options *out);
 
 /* Can the device, can the CPU touch the memory? */
@@ -252,11 +271,23 @@ GVMM_API gvmm_result gvmm_buffer_grow(gvmm_buffer **out, gvmm_buffer *buffer, si
  *          stream of the device has in progress, it gives up the memory without the wait, with one warning. */
 GVMM_API gvmm_result gvmm_buffer_close(gvmm_buffer *buffer, gvmm_stream stream);
 
+/* The same without waiting, in place of which gvmm remembers how far the stream is: the memory goes back when that work is done, on a
+ * thread of gvmm. The call returns at once; after it the stream may be destroyed, unless it was capturing.
+ *
+ * stream   as in gvmm_buffer_close.
+ * Returns  GVMM_E_INVALID      buffer is NULL
+ * Owns     memory that has not gone back counts as used; gvmm_drain waits for it, and an allocation that finds none waits for it once.
+ * Capture  harms none, and does not refuse. While the stream is capturing, the graph that it captures into holds the memory, as by
+ *          gvmm_buffer_retain_in_capture, and the stream must live until that graph and all of its launches are gone and the memory has
+ *          gone back. While waiting for the default stream would end a capture, the memory is held until that capture is over. */
+GVMM_API gvmm_result gvmm_buffer_close_deferred(gvmm_buffer *buffer, gvmm_stream stream);
+
 /* One reference more. Takes NULL. */
 GVMM_API gvmm_buffer *gvmm_buffer_retain(gvmm_buffer *buffer);
 
 /* One reference less. The last one closes an open buffer, waiting as gvmm_buffer_close does; if its recorded stream is capturing it
- * does not wait, and warns once. Never fails. Takes NULL. */
+ * does not wait, and warns once. With GVMM_RELEASE_DEFERRED it closes as gvmm_buffer_close_deferred, and neither waits nor warns. Never
+ * fails. Takes NULL. */
 GVMM_API void gvmm_buffer_release(gvmm_buffer *buffer);
 
 /* 0 when empty or closed. NULL is as a closed buffer, here and below. */
@@ -436,10 +467,11 @@ GVMM_API gvmm_result gvmm_buffer_retain_in_graph(gvmm_buffer *buffer, gvmm_graph
  * Capture  allowed, that is the purpose. */
 GVMM_API gvmm_result gvmm_buffer_retain_in_capture(gvmm_buffer *buffer, gvmm_stream stream);
 
-/* Waits until everything that was given up has gone back to the driver: what graphs that are gone had retained. Memory still
- * held by buffers or graphs is not waited for.
+/* Waits until everything that was given up has gone back to the driver: what was released deferred, when the work before it is done;
+ * what graphs that are gone had retained, once the driver has said so, which it does some time after the graph's end. Memory that is held
+ * by buffers, graphs or a capture in progress is not waited for.
  *
- * Threads  any but a driver thread (a host function): GVMM_E_NOT_PERMITTED there is not detected and would not return.
+ * Threads  any but one that work waits for: not in a host function.
  * Capture  allowed. */
 GVMM_API void gvmm_drain(void);
 
@@ -471,6 +503,75 @@ GVMM_API gvmm_result gvmm_buffer_wrap(gvmm_buffer **out, gvmm_resource *resource
  *          GVMM_OK for address 0 or size 0, without waiting for more than the stream
  * Capture  as gvmm_buffer_close. */
 GVMM_API gvmm_result gvmm_resource_deallocate(gvmm_resource *resource, uint64_t address, size_t size, gvmm_stream stream);
+
+/* ---------------------------------------------------------------------------------------------
+ * Probe: what a device can do here. Its attributes say what the hardware could; whether the machine allows it (an IMEX channel for
+ * fabric handles, the rights of a container for host memory) only trying tells.
+ * ------------------------------------------------------------------------------------------- */
+
+/* X(NAME, value, "name", "what is tried", "what to do if it fails") */
+#define GVMM_CAPABILITIES(X) \
+    X(MEMORY, 0, "memory", "device memory: create, map, open", \
+      "gvmm makes no buffers here: a virtual GPU, or a driver without virtual memory management; use cudaMalloc") \
+    X(POSIX_FD, 1, "posix_fd", "export to a descriptor, and import", \
+      "set GVMM_HANDLE_NONE or GVMM_OPTIONAL_HANDLE; the memory then stays in this process") \
+    X(FABRIC, 2, "fabric", "export to a fabric handle, and import", \
+      "needs the nvidia-imex service and a channel in /dev/nvidia-caps-imex-channels; or set GVMM_OPTIONAL_FABRIC") \
+    X(RDMA, 3, "rdma", "memory for network cards", \
+      "leave out gpu_direct_rdma, or set GVMM_OPTIONAL_RDMA; network cards then go through host memory") \
+    X(COMPRESSIBLE, 4, "compressible", "memory that the device may compress", "nothing to do: gvmm does not ask for it") \
+    X(HOST, 5, "host", "host memory, open to the CPU and the device", "use GVMM_LOCATION_HOST_NUMA, or a newer driver") \
+    X(HOST_NUMA, 6, "host_numa", "host memory of a chosen node", \
+      "in a container allow the nodes (--cpuset-mems) and SYS_NICE; or use GVMM_LOCATION_HOST") \
+    X(PEERS, 7, "peers", "access by every other device", \
+      "leave out the devices without a link (nvidia-smi topo -p2p r), or set GVMM_OPTIONAL_PEERS") \
+    X(RESERVATION, 8, "reservation", "address space for all of the device's memory", \
+      "ask for a smaller capacity, and see that ulimit -v is unlimited") \
+    X(POOLS, 9, "pools", "stream-ordered memory pools", "nothing to do for gvmm: cuMemAllocAsync does not work here") \
+    X(GRAPHS, 10, "graphs", "graphs that hold memory", \
+      "needs a driver of CUDA 11.3 or newer; without, keep buffers open as long as the graphs that use them")
+
+typedef enum gvmm_capability {
+#define GVMM_X(name, value, text, what, advice) GVMM_CAPABILITY_##name = value,
+    GVMM_CAPABILITIES(GVMM_X)
+#undef GVMM_X
+    GVMM_CAPABILITY_COUNT
+} gvmm_capability;
+
+/* "posix_fd", and in a few words what is tried for it. Static; "?" when out of range. */
+GVMM_API const char *gvmm_capability_name(gvmm_capability capability);
+GVMM_API const char *gvmm_capability_text(gvmm_capability capability);
+
+typedef struct gvmm_answer {
+    bool available;
+    int status;         /* CUresult of the call that failed; 0 if it is the call's answer that says no */
+    const char *call;   /* driver call that said no, "cuMemCreate"; NULL if available, or if there is nothing to ask about */
+    const char *advice; /* one line for people; NULL if available. Static, as `call` is */
+} gvmm_answer;
+
+typedef struct gvmm_probe_report {
+    gvmm_answer answers[GVMM_CAPABILITY_COUNT];
+    uint64_t memory;     /* bytes that the device has; 0 if it does not say. Here and below */
+    uint64_t reservable; /* bytes of address space that can be reserved in one piece, to a factor of two */
+    size_t granularity;  /* bytes, of device memory */
+    uint64_t peers;      /* bit n: device n can access the memory */
+    uint64_t numa_nodes; /* bit n: memory of node n can be had */
+} gvmm_probe_report;
+
+/* Tries each capability of a device with a real chunk of memory and gives everything back. Takes some milliseconds, most of them to find
+ * the end of the address space, and makes no context. Peers and nodes are counted as available if all, respectively any of them are; a
+ * machine with one device has no peers.
+ *
+ * It is quiet: nothing is printed, nothing becomes a warning, and the thread's last error stays as it was. What fails while a chunk is
+ * given back counts as the capability's failure. Tools that list failing driver calls (compute-sanitizer) see those that are tried in
+ * vain: fabric handles where the attribute promises them, and the end of the address space.
+ *
+ * Returns  GVMM_E_INVALID     out is NULL, or no such device
+ *          GVMM_E_NO_DRIVER, GVMM_E_DRIVER
+ *          GVMM_OK whatever the answers are; "memory is short just now" is one.
+ * Threads  any.
+ * Capture  harms none. */
+GVMM_API gvmm_result gvmm_probe(gvmm_probe_report *out, int device);
 
 /* ---------------------------------------------------------------------------------------------
  * Statistics

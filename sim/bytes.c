@@ -16,18 +16,28 @@
  * The check made when work is queued
  * ------------------------------------------------------------------------------------------- */
 
-static bool may(const sim_mapping *m, int device, bool write)
+typedef enum purpose { READ, WRITE, SET } purpose;
+
+bool sim_may_touch(const sim_mapping *m, int device, bool write)
 {
     unsigned access = device < 0 ? m->host_access : m->access[device];
-    return write ? access == CU_MEM_ACCESS_FLAGS_PROT_READWRITE : access != CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    if (access == CU_MEM_ACCESS_FLAGS_PROT_READWRITE || (!write && access)) return true;
+    return m->block && !m->block->pool && device >= 0 && sim_peer_enabled(device, m->chunk->prop.location.id);
 }
 
-static bool may_all(int device, uint64_t ptr, uint64_t size, bool write)
+/* A copy finds plain memory of any device; a memset needs peer access. */
+static bool may(const sim_mapping *m, int device, purpose what)
+{
+    bool plain = m->block && !m->block->pool && device >= 0;
+    return (plain && what != SET) || sim_may_touch(m, device, what != READ);
+}
+
+static bool may_all(int device, uint64_t ptr, uint64_t size, purpose what)
 {
     while (size) {
-        sim_mapping *m = sim_mapping_at(ptr);
-        if (!m || !may(m, device, write)) return false;
-        uint64_t here = m->size - (ptr - m->base);
+        sim_mapping *m = sim_shown_at(ptr);
+        if (!m || !may(m, device, what)) return false;
+        uint64_t here = m->shown - (ptr - m->base);
         if (here >= size) return true;
         ptr += here;
         size -= here;
@@ -35,13 +45,23 @@ static bool may_all(int device, uint64_t ptr, uint64_t size, bool write)
     return true;
 }
 
-CUresult sim_check_access(int device, CUdeviceptr ptr, size_t size, bool write)
+static CUresult check(int device, uint64_t ptr, uint64_t size, purpose what)
 {
     if (size && ptr > UINT64_MAX - size) return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&sim_lock);
-    bool fine = may_all(device, ptr, size, write) || (!sim_in_device_space(ptr) && sim_is_pinned(ptr, size));
+    bool fine = may_all(device, ptr, size, what) || (!sim_in_device_space(ptr) && sim_is_pinned(ptr, size));
     pthread_mutex_unlock(&sim_lock);
     return fine ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult sim_check_access(int device, CUdeviceptr ptr, size_t size, bool write)
+{
+    return check(device, ptr, size, write ? WRITE : READ);
+}
+
+CUresult sim_check_set(int device, CUdeviceptr ptr, size_t size)
+{
+    return check(device, ptr, size, SET);
 }
 
 /* ---------------------------------------------------------------------------------------------
@@ -90,14 +110,14 @@ static CUresult look(stretch *s, const sim_actor *who, uint64_t ptr, uint64_t si
     *s = (stretch){.at = ptr, .size = size < LONGEST_MOVE ? size : LONGEST_MOVE, .write = write};
     sim_mapping *m = sim_mapping_at(ptr);
     if (!m && !sim_in_device_space(ptr)) return CUDA_SUCCESS;
-    if (!m || !may(m, who->device, write)) {
+    if (!m || !may(m, who->device, write ? WRITE : READ)) {
         report_touch(who, ptr, write, m);
         return CUDA_ERROR_ILLEGAL_ADDRESS;
     }
     uint64_t inside = ptr - m->base;
     s->chunk = m->chunk;
     if (s->size > m->size - inside) s->size = m->size - inside;
-    s->at = inside; /* in the chunk; pin() makes it a place in the file, which may move until then */
+    s->at = m->offset + inside; /* in the chunk; pin() makes it a place in the file, which may move until then */
     return CUDA_SUCCESS;
 }
 

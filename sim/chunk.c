@@ -1,8 +1,10 @@
 /* Physical memory: where its bytes are, its handles, what each device has left. */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -13,48 +15,42 @@
 #define ARENA_SIZE ((uint64_t)1 << 60) /* of addresses in the file; it has only the pages that were written */
 #define HOST_MEMORY ((uint64_t)1 << 40) /* all that host locations can have */
 
-SIM_TREE(handle, sim_handle, value, left, right)
+SIM_TREE(handle, sim_handle, object.id, left, right)
 
 static int arena = -1;
 static uint64_t arena_used;                /* offsets given away: each is given once */
 static uint64_t device_used[SIM_MAX_DEVICES], host_used;
-static uint64_t last_serial;
 static sim_handle *handles;
 static sim_chunk *with_file;               /* chunks with a file of their own */
 static sim_chunk *dead;                    /* to be freed without the lock */
+static unsigned lingering;                 /* chunks that only descriptors keep */
 
 /* ---------------------------------------------------------------------------------------------
  * What is left
  * ------------------------------------------------------------------------------------------- */
 
+static void end_lingering(void);
+
 uint64_t sim_memory_used(int device)
 {
+    end_lingering();
     return device_used[device];
 }
 
-bool sim_memory_hold(int device, uint64_t bytes)
+bool sim_memory_hold(const CUmemLocation *where, uint64_t size)
 {
-    if (bytes > sim_config.memory || device_used[device] > sim_config.memory - bytes) return false;
-    device_used[device] += bytes;
+    bool on_device = where->type == CU_MEM_LOCATION_TYPE_DEVICE;
+    uint64_t *used = on_device ? &device_used[where->id] : &host_used, most = on_device ? sim_config.memory : HOST_MEMORY;
+    if (size > most) return false;
+    if (*used > most - size) end_lingering();
+    if (*used > most - size) return false;
+    *used += size;
     return true;
 }
 
-void sim_memory_unhold(int device, uint64_t bytes)
+void sim_memory_unhold(const CUmemLocation *where, uint64_t size)
 {
-    device_used[device] -= bytes;
-}
-
-static bool take(const CUmemAllocationProp *prop, uint64_t size)
-{
-    if (prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE) return sim_memory_hold(prop->location.id, size);
-    if (size > HOST_MEMORY - host_used) return false;
-    host_used += size;
-    return true;
-}
-
-static void give_back(const CUmemAllocationProp *prop, uint64_t size)
-{
-    if (prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE) sim_memory_unhold(prop->location.id, size);
+    if (where->type == CU_MEM_LOCATION_TYPE_DEVICE) device_used[where->id] -= size;
     else host_used -= size;
 }
 
@@ -106,6 +102,31 @@ bool sim_file_describes(int fd, uint64_t *size, CUmemAllocationProp *prop)
     prop->allocFlags.usage = t.usage;
     *size = t.size;
     return true;
+}
+
+/* Opened anew, with a lock that lasts as long as any copy of the descriptor does, in this process or another, and tells that
+ * somebody has one. Where /proc is missing it is only a copy, and nobody knows. Never 0 to 2. */
+int sim_file_open_again(int fd)
+{
+    char name[48];
+    snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
+    int again = open(name, O_RDWR | O_CLOEXEC);
+    if (again < 0 || flock(again, LOCK_SH)) {
+        if (again >= 0) close(again);
+        return fcntl(fd, F_DUPFD_CLOEXEC, 3);
+    }
+    if (again > 2) return again;
+    int higher = fcntl(again, F_DUPFD_CLOEXEC, 3);
+    close(again);
+    return higher;
+}
+
+/* Has anybody a descriptor of the chunk that was handed out? */
+static bool is_held_elsewhere(const sim_chunk *chunk)
+{
+    if (flock(chunk->fd, LOCK_EX | LOCK_NB)) return errno == EWOULDBLOCK;
+    flock(chunk->fd, LOCK_UN);
+    return false;
 }
 
 /* A file of `size` bytes and a trailer, that nobody can make shorter under an importer. -1: the system has none left. */
@@ -180,20 +201,19 @@ static sim_chunk *new_chunk(uint64_t size, const CUmemAllocationProp *prop)
     chunk->size = size;
     chunk->prop = *prop;
     chunk->prop.win32HandleMetaData = NULL;
-    chunk->serial = ++last_serial;
     return chunk;
 }
 
-CUresult sim_chunk_create(sim_chunk **out, uint64_t size, const CUmemAllocationProp *prop)
+CUresult sim_chunk_create(sim_chunk **out, uint64_t size, const CUmemAllocationProp *prop, bool counted)
 {
-    if (!take(prop, size)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (counted && !sim_memory_hold(&prop->location, size)) return CUDA_ERROR_OUT_OF_MEMORY;
     sim_chunk *chunk = new_chunk(size, prop);
     if (!chunk || !place(chunk)) {
         free(chunk);
-        give_back(prop, size);
+        if (counted) sim_memory_unhold(&prop->location, size);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    chunk->counted = true;
+    chunk->counted = counted;
     *out = chunk;
     return CUDA_SUCCESS;
 }
@@ -207,11 +227,9 @@ CUresult sim_chunk_adopt(sim_chunk **out, uint64_t size, const CUmemAllocationPr
     return CUDA_SUCCESS;
 }
 
-void sim_chunk_drop(sim_chunk *chunk)
+static void die(sim_chunk *chunk)
 {
-    if (chunk->handles || chunk->mappings || chunk->pins || chunk->exports) return;
-    if (chunk->counted) give_back(&chunk->prop, chunk->size);
-    if (chunk->first) handle_remove(&handles, chunk->first);
+    if (chunk->counted) sim_memory_unhold(&chunk->prop.location, chunk->size);
     if (chunk->own_file) {
         sim_chunk **link = &with_file;
         while (*link != chunk) link = &(*link)->next_file;
@@ -221,13 +239,39 @@ void sim_chunk_drop(sim_chunk *chunk)
     dead = chunk;
 }
 
+/* Closing a descriptor makes no noise, so it is looked for when somebody wants to know. */
+static void end_lingering(void)
+{
+    for (sim_chunk *chunk = lingering ? with_file : NULL, *next; chunk; chunk = next) {
+        next = chunk->next_file;
+        if (!chunk->lingers || is_held_elsewhere(chunk)) continue;
+        lingering--;
+        die(chunk);
+    }
+}
+
+/* A descriptor that was handed out keeps the memory. The chunk's own is one more as long, so they are not left to pile up. */
+void sim_chunk_drop(sim_chunk *chunk)
+{
+    static unsigned enough = 16;
+    if (chunk->handles || chunk->mappings || chunk->pins || chunk->exports) return;
+    if (!chunk->exported || !is_held_elsewhere(chunk)) {
+        die(chunk);
+        return;
+    }
+    if (!chunk->lingers) lingering++;
+    chunk->lingers = true;
+    if (lingering < enough) return;
+    end_lingering();
+    enough = 2 * lingering + 16;
+}
+
 /* Gives the pages back. The offsets are never used again, so nobody sees when. */
 static void bury(sim_chunk *chunk)
 {
     if (chunk->own_file) close(chunk->fd);
     else if (chunk->written)
         fallocate(chunk->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)chunk->offset, (off_t)chunk->size);
-    free(chunk->first);
     free(chunk);
 }
 
@@ -293,54 +337,73 @@ CUresult sim_chunk_to_own_file(sim_chunk *chunk)
 }
 
 /* ---------------------------------------------------------------------------------------------
- * Handles. Each of a chunk's is another value; the chunk is one item of the census.
+ * Handles. What cuMemCreate or an import gave, and cuMemRetainAllocationHandle gives again, counted.
  * ------------------------------------------------------------------------------------------- */
 
-CUresult sim_handle_create(uint64_t *out, sim_chunk *chunk)
+CUresult sim_handle_create(uint64_t *out, sim_chunk *chunk, bool imported)
 {
     sim_handle *handle = calloc(1, sizeof *handle);
     if (!handle) return CUDA_ERROR_OUT_OF_MEMORY;
-    if (chunk->handles++ == 0) sim_object_add(&chunk->object, GVMM_SIM_MEMORY, 0, chunk->size);
-    chunk->object.references = chunk->handles;
-    handle->value = chunk->handles == 1 ? chunk->object.id : sim_id_next(GVMM_SIM_MEMORY);
     handle->chunk = chunk;
-    handle->live = true;
-    if (!chunk->first) chunk->first = handle;
+    handle->imported = imported;
+    chunk->handles++;
+    if (chunk->lingers) lingering--;
+    chunk->lingers = false;
+    sim_object_add(&handle->object, GVMM_SIM_MEMORY, 0, chunk->size);
     handle_insert(&handles, handle);
-    *out = handle->value;
+    *out = handle->object.id;
     return CUDA_SUCCESS;
 }
 
 sim_handle *sim_handle_find(uint64_t value)
 {
     sim_handle *handle = handle_floor(handles, value);
-    return handle && handle->value == value ? handle : NULL;
+    if (handle && handle->object.id == value) return handle;
+    bool was = sim_object_was(GVMM_SIM_MEMORY, value);
+    if (was)
+        sim_finding("%s (call %llu): handle 0x%llx was released before", sim_call_name, (unsigned long long)sim_call_number,
+                    (unsigned long long)value);
+    else if (value)
+        sim_finding("%s (call %llu): 0x%llx is not a handle of memory; a real driver may crash here", sim_call_name,
+                    (unsigned long long)sim_call_number, (unsigned long long)value);
+    return NULL;
 }
 
-CUresult sim_handle_release(uint64_t value)
+uint64_t sim_handle_retain(sim_handle *handle)
 {
-    sim_handle *handle = sim_handle_find(value);
-    if (!handle || !handle->live) {
-        if (handle || sim_object_was(GVMM_SIM_MEMORY, value))
-            sim_finding("cuMemRelease (call %llu): handle 0x%llx was released before", (unsigned long long)sim_call_number,
-                        (unsigned long long)value);
+    if (handle->object.references++ == 0) sim_object_add_again(&handle->object);
+    return handle->object.id;
+}
+
+void sim_handle_drop(sim_handle *handle)
+{
+    if (handle->object.references || handle->mappings) return;
+    handle_remove(&handles, handle);
+    handle->chunk->handles--;
+    sim_chunk_drop(handle->chunk);
+    free(handle);
+}
+
+CUresult sim_handle_release(sim_handle *handle)
+{
+    if (!handle->object.references) {
+        sim_finding("cuMemRelease (call %llu): handle 0x%llx was released before", (unsigned long long)sim_call_number,
+                    (unsigned long long)handle->object.id);
         return CUDA_ERROR_INVALID_VALUE;
     }
-    sim_chunk *chunk = handle->chunk;
-    handle->live = false;
-    if (handle != chunk->first) {
-        handle_remove(&handles, handle);
-        free(handle);
-    }
-    chunk->object.references = --chunk->handles;
-    if (chunk->handles == 0) sim_object_remove(&chunk->object);
-    sim_chunk_drop(chunk);
+    if (--handle->object.references == 0) sim_object_remove(&handle->object);
+    sim_handle_drop(handle);
     return CUDA_SUCCESS;
 }
 
-/* Nothing is alive: a new arena is as good as new. */
+/* Nothing is alive but what descriptors keep. A new arena is as good as new. */
 void sim_chunk_reset(void)
 {
+    for (sim_chunk *chunk = with_file, *next; chunk; chunk = next) {
+        next = chunk->next_file;
+        if (chunk->lingers) die(chunk);
+    }
+    lingering = 0;
     if (arena >= 0) close(arena);
     arena = -1;
     host_used = 0;

@@ -100,7 +100,7 @@ static CUresult context_open(sim_context *c, int device, unsigned flags)
 }
 
 /* Calls are refused from the start; what is queued is waited for; then streams and events lose their handles. Mappings
- * and memory do not belong to contexts. */
+ * and memory do not belong to contexts. An error stays: calls that are waiting meanwhile have yet to answer it. */
 static void context_close(sim_context *c)
 {
     c->alive = false;
@@ -112,7 +112,6 @@ static void context_close(sim_context *c)
     c->peers = NULL;
     c->peer_count = 0;
     c->legacy = NULL;
-    c->error = CUDA_SUCCESS;
     c->closing = false;
     pthread_cond_broadcast(&sim_changed);
 }

@@ -2,11 +2,13 @@
  *
  *   table.c      the driver table: a prologue around every call, then sim_<call>
  *   registry.c   handles, the census, findings, the leak report
- *   memory.c     physical memory, reservations, mappings, access; the bytes
+ *   memory.c     physical memory, reservations, mappings, access; the bytes: with chunk.c, address.c, access.c, bytes.c
  *   share.c      descriptors between processes
- *   plain.c      cuMemAlloc, pinned and registered host memory, stream-ordered pools, pointer attributes
+ *   plain.c      cuMemAlloc, pinned and registered host memory, pointer attributes
+ *   pool.c       stream-ordered pools, with pool_calls.c
  *   context.c    devices, contexts, errors that stick to a context
- *   stream.c     streams, their threads and queues; host functions
+ *   stream.c     streams, their threads and queues
+ *   callback.c   host functions and callbacks
  *   event.c      events
  *   copy.c       memset and memcpy: checks at the call, work on a stream or as a graph node
  *   capture.c    stream capture
@@ -60,9 +62,10 @@ typedef struct sim_object {
     struct sim_object *before, *after;
 } sim_object;
 
-/* All three with sim_lock held. `sim_object_find` returns NULL for an id that is not alive or is of another kind. Objects
+/* All with sim_lock held. `sim_object_find` returns NULL for an id that is not alive or is of another kind. Objects
  * outlive their id: removing only ends the handle, the owner frees the object when its last internal user is done. */
 void sim_object_add(sim_object *object, gvmm_sim_kind kind, uint64_t address, uint64_t size);
+void sim_object_add_again(sim_object *object); /* removed before, under the same id */
 void sim_object_remove(sim_object *object);
 sim_object *sim_object_find(gvmm_sim_kind kind, uint64_t id);
 
@@ -72,7 +75,7 @@ bool sim_object_was(gvmm_sim_kind kind, uint64_t id);
 /* Records a finding and writes it to standard error. With or without sim_lock held (it has a lock of its own). */
 void sim_finding(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* ---- memory.c ---- */
+/* ---- address.c, bytes.c ---- */
 
 /* Who touches memory, for access checks and for the text of findings. */
 typedef struct sim_actor {
@@ -86,23 +89,18 @@ typedef struct sim_actor {
  * Without sim_lock. */
 bool sim_is_device_address(uint64_t ptr);
 
-/* The check made when work is queued: every byte mapped, and `device` may read it (and write it if `write`).
+/* The check made when a copy is queued: every byte mapped, and `device` may read it (and write it if `write`).
  * INVALID_VALUE otherwise; no finding. Without sim_lock. */
 CUresult sim_check_access(int device, CUdeviceptr ptr, size_t size, bool write);
+
+/* The same for a memset, which cannot reach plain memory of another device without peer access. */
+CUresult sim_check_set(int device, CUdeviceptr ptr, size_t size);
 
 /* Move bytes when work runs; NULL-safe for size 0. A side that is no device address is the program's own memory. Memory
  * that is unmapped or closed to the actor by then: ILLEGAL_ADDRESS, and a finding that names stream, operation, address and
  * the call that unmapped it. They hold no lock while moving, and at most 4 MiB at a time between looks at the tables. */
 CUresult sim_bytes_copy(const sim_actor *who, uint64_t dst, uint64_t src, size_t size);
 CUresult sim_bytes_set(const sim_actor *who, CUdeviceptr dst, unsigned value, unsigned element_size, size_t count);
-
-/* Device memory for cuMemAlloc and the pools: reserved, created, mapped and open to `device`, in one object of `kind`
- * (GVMM_SIM_PLAIN or GVMM_SIM_POOLED). Any size; the device gives it rounded up to the granularity. */
-CUresult sim_block_create(CUdeviceptr *out, int device, size_t size, gvmm_sim_kind kind);
-CUresult sim_block_destroy(CUdeviceptr ptr, gvmm_sim_kind kind);
-
-/* Bytes in use on a device. With sim_lock held. */
-uint64_t sim_memory_used(int device);
 
 /* ---- context.c ---- */
 

@@ -1,7 +1,8 @@
 /* What the execution side of the simulated driver shares: contexts, streams, events, captures, graphs.
  *
  *   context.c    devices, contexts, what each thread has current
- *   stream.c     queues and their threads, streams, host functions
+ *   stream.c     queues and their threads, streams
+ *   callback.c   host functions and callbacks
  *   event.c      events
  *   copy.c       memset and memcpy: checking and running operations
  *   capture.c    who captures what, which calls disturb it

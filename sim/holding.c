@@ -30,7 +30,7 @@ static void free_unheld(sim_user_object *o)
 }
 
 /* With sim_lock held, and without it while the user's function runs. */
-static void destroy(sim_user_object *o)
+static void object_destroy(sim_user_object *o)
 {
     bool driver = sim_on_driver_thread;
     pthread_mutex_unlock(&sim_lock);
@@ -48,7 +48,7 @@ void sim_objects_destroy(void)
     while (sim_objects_due) {
         sim_user_object *o = sim_objects_due;
         sim_objects_due = o->next;
-        destroy(o);
+        object_destroy(o);
     }
     pthread_mutex_unlock(&sim_lock);
 }
@@ -63,7 +63,7 @@ static void *destroy_objects(void *unused)
         sim_user_object *o = first;
         first = o->next;
         if (!first) last = NULL;
-        destroy(o);
+        object_destroy(o);
     }
     return NULL;
 }
@@ -72,12 +72,13 @@ static void end(sim_user_object *o)
 {
     sim_object_remove(&o->object);
     o->dead = true;
+    o->next = NULL;
     if (!sim_on_driver_thread) {
-        o->next = sim_objects_due;
-        sim_objects_due = o;
+        sim_user_object **link = &sim_objects_due;
+        while (*link) link = &(*link)->next;
+        *link = o;
         return;
     }
-    o->next = NULL;
     if (last) last->next = o;
     else first = o;
     last = o;

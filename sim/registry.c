@@ -30,6 +30,12 @@ uint64_t sim_id_next(gvmm_sim_kind kind)
     return (uint64_t)(kind + 1) << SERIAL_BITS | ++last_serial[kind];
 }
 
+void sim_object_add_again(sim_object *object)
+{
+    object_insert(&alive[object->kind], object);
+    alive_count[object->kind]++;
+}
+
 void sim_object_add(sim_object *object, gvmm_sim_kind kind, uint64_t address, uint64_t size)
 {
     object->id = sim_id_next(kind);
@@ -39,8 +45,7 @@ void sim_object_add(sim_object *object, gvmm_sim_kind kind, uint64_t address, ui
     object->address = address;
     object->size = size;
     object->references = 1;
-    object_insert(&alive[kind], object);
-    alive_count[kind]++;
+    sim_object_add_again(object);
 }
 
 void sim_object_remove(sim_object *object)
@@ -157,6 +162,18 @@ size_t gvmm_sim_findings(void (*visit)(void *user, const char *text), void *user
     size_t total = finding_total;
     pthread_mutex_unlock(&finding_lock);
     return total;
+}
+
+void sim_before_fork(void)
+{
+    pthread_mutex_lock(&sim_lock);
+    pthread_mutex_lock(&finding_lock);
+}
+
+void sim_after_fork(void)
+{
+    pthread_mutex_unlock(&finding_lock);
+    pthread_mutex_unlock(&sim_lock);
 }
 
 void gvmm_sim_findings_clear(void)

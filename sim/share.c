@@ -53,12 +53,13 @@ static CUresult admit_descriptor(void)
 }
 
 /* A new descriptor for the user; never 0, which an import refuses. With sim_lock held, after admit_descriptor. */
-static CUresult hand_out(int fd, int *descriptor)
+static CUresult hand_out(sim_chunk *chunk, int *descriptor)
 {
-    int copy = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+    int copy = sim_file_open_again(chunk->fd);
     if (copy < 0) return CUDA_ERROR_OPERATING_SYSTEM;
     struct stat st;
     if (sim_config.descriptors && fstat(copy, &st) == 0) out_there[out_count++] = (exported){copy, st.st_dev, st.st_ino};
+    chunk->exported = true;
     *descriptor = copy;
     return CUDA_SUCCESS;
 }
@@ -73,13 +74,13 @@ CUresult sim_cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocatio
     if (!shareable || flags || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&sim_lock);
     sim_handle *h = sim_handle_find(handle);
-    sim_chunk *chunk = h ? h->chunk : NULL;
+    sim_chunk *chunk = h && !h->imported ? h->chunk : NULL; /* an import cannot be passed on */
     CUresult result = CUDA_ERROR_INVALID_VALUE;
     if (chunk && (chunk->prop.requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)) {
         chunk->exports++; /* it outlives its handle until this is done */
         result = sim_chunk_to_own_file(chunk);
         if (result == CUDA_SUCCESS) result = admit_descriptor();
-        if (result == CUDA_SUCCESS) result = hand_out(chunk->fd, shareable);
+        if (result == CUDA_SUCCESS) result = hand_out(chunk, shareable);
         chunk->exports--;
         sim_chunk_drop(chunk);
     }
@@ -116,13 +117,14 @@ CUresult sim_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle
     if (fcntl(fd, F_GETFD) < 0) return CUDA_ERROR_UNKNOWN;
     uint64_t size, value = 0;
     CUmemAllocationProp prop;
-    if (!sim_file_describes(fd, &size, &prop) || !fits_here(&prop, size)) return CUDA_ERROR_INVALID_VALUE;
+    if (!sim_file_describes(fd, &size, &prop)) return CUDA_ERROR_UNKNOWN;
+    if (!fits_here(&prop, size)) return CUDA_ERROR_INVALID_VALUE;
 
     sim_chunk *chunk;
     pthread_mutex_lock(&sim_lock);
     CUresult result = chunk_of_descriptor(&chunk, fd, size, &prop);
     if (result == CUDA_SUCCESS) {
-        result = sim_handle_create(&value, chunk);
+        result = sim_handle_create(&value, chunk, true);
         if (result != CUDA_SUCCESS) sim_chunk_drop(chunk);
     }
     sim_memory_unlock();
@@ -137,9 +139,9 @@ CUresult sim_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle
 static bool is_device_memory(uint64_t ptr, uint64_t size)
 {
     for (uint64_t at = ptr; at < ptr + size;) {
-        sim_mapping *m = sim_mapping_at(at);
+        sim_mapping *m = sim_shown_at(at);
         if (!m || sim_chunk_on_host(m->chunk)) return false;
-        at = m->base + m->size;
+        at = m->base + m->shown;
     }
     return true;
 }

@@ -67,7 +67,8 @@ static void release(sim_stream *s, unsigned count)
 
 void sim_stream_release(sim_stream *stream) { release(stream, 1); }
 
-/* Takes it out of its context's list. Like `shut`, answers how many references are to be released for that. */
+/* Takes it out of its context's list. Answers how many references are to be released for that, as do `shut` and
+ * `execute`: so every caller lets go of a stream once, at the end. */
 static unsigned unlist(sim_stream *s)
 {
     if (!s->listed) return 0;
@@ -236,8 +237,8 @@ static bool head_is_due(const sim_stream *s)
     return !s->head->inlined && (s->abandoned || sim_point_reached(&s->head->after)) && is_due(s, s->head->order);
 }
 
-/* Does the item at the head of the queue, without the lock, and takes it out. */
-static void execute(sim_stream *s)
+/* Does the item at the head of the queue, without the lock, and takes it out. Answers as `unlist` does. */
+static unsigned execute(sim_stream *s)
 {
     sim_item *item = s->head;
     CUresult r = CUDA_SUCCESS;
@@ -257,23 +258,24 @@ static void execute(sim_stream *s)
     if (!s->head) s->tail = NULL;
     free(item);
     pthread_cond_broadcast(&sim_changed);
-    if (s->closed && !s->head) release(s, unlist(s));
+    return s->closed && !s->head ? unlist(s) : 0;
 }
 
 static void *work_off(void *argument)
 {
     sim_stream *s = argument;
+    unsigned count = 1;
     sim_on_driver_thread = is_worker = true;
     sim_enter();
     for (;;) {
         if (!s->head && s->closed) break;
         if (!s->head) pthread_cond_wait(&s->wake, &sim_lock);
         else if (!head_is_due(s)) pthread_cond_wait(&sim_changed, &sim_lock);
-        else execute(s);
+        else count += execute(s);
     }
     workers--;
     pthread_cond_broadcast(&sim_changed);
-    sim_stream_release(s);
+    release(s, count);
     sim_leave(CUDA_SUCCESS);
     return NULL;
 }
@@ -306,13 +308,14 @@ CUresult sim_stream_push(sim_stream *stream, sim_item *item)
 CUresult sim_stream_run(sim_stream *stream, sim_item *item, bool wait, bool *taken)
 {
     sim_context *c = stream->context;
+    unsigned count = 1;
     *taken = false;
     if (stream->closed) return CUDA_ERROR_INVALID_HANDLE;
     sim_stream_retain(stream);
     if (sim_stream_is_free(stream) && sim_point_reached(&item->after)) {
         item->inlined = *taken = true;
         append(stream, item);
-        execute(stream);
+        count += execute(stream);
     } else {
         CUresult r = sim_stream_push(stream, item);
         if (r) return sim_stream_release(stream), r;
@@ -320,7 +323,7 @@ CUresult sim_stream_run(sim_stream *stream, sim_item *item, bool wait, bool *tak
         uint64_t order = last_order;
         while (wait && oldest(stream) <= order) pthread_cond_wait(&sim_changed, &sim_lock);
     }
-    sim_stream_release(stream);
+    release(stream, count);
     return c->error;
 }
 
@@ -550,76 +553,4 @@ CUresult sim_cuStreamGetId(CUstream stream, unsigned long long *id)
     CUresult r = sim_stream_find(stream, &s);
     if (!r) *id = s->serial;
     return sim_leave(r);
-}
-
-CUresult sim_cuLaunchHostFunc(CUstream stream, CUhostFn fn, void *data)
-{
-    if (!fn) return CUDA_ERROR_INVALID_VALUE;
-    sim_operation operation = {.type = CU_GRAPH_NODE_TYPE_HOST, .name = sim_call_name, .host = {fn, data}};
-    return sim_submit(stream, &operation, SIM_ASYNC);
-}
-
-/* ---- cuStreamAddCallback ---- */
-
-typedef struct callback {
-    sim_stream *stream; /* held */
-    CUstream handle;
-    CUstreamCallback function;
-    void *data;
-    CUresult status;
-} callback;
-
-static void callback_call(void *argument)
-{
-    callback *c = argument;
-    c->function(c->handle, c->status, c->data);
-}
-
-/* Called after an error too, and told of it. */
-static CUresult callback_run(void *argument, const sim_actor *who)
-{
-    (void)who;
-    callback *c = argument;
-    sim_enter();
-    c->status = c->stream->context->error;
-    sim_leave(CUDA_SUCCESS);
-    sim_call_host(callback_call, c);
-    return CUDA_SUCCESS;
-}
-
-static void callback_drop(void *argument)
-{
-    callback *c = argument;
-    sim_enter();
-    if (c->stream) sim_stream_release(c->stream);
-    sim_leave(CUDA_SUCCESS);
-    free(c);
-}
-
-static CUresult callback_queue(CUstream handle, callback *c, sim_item *item)
-{
-    sim_stream *s;
-    CUresult r = sim_stream_find(handle, &s);
-    if (!r) r = sim_capture_admit(s);
-    if (!r) r = sim_capture_forbid(s);
-    if (!r) r = sim_stream_push(s, item);
-    if (r) return r;
-    c->stream = s;
-    sim_stream_retain(s);
-    return CUDA_SUCCESS;
-}
-
-CUresult sim_cuStreamAddCallback(CUstream stream, CUstreamCallback function, void *data, unsigned int flags)
-{
-    if (!function || flags) return CUDA_ERROR_INVALID_VALUE;
-    callback *c = calloc(1, sizeof *c);
-    if (!c) return CUDA_ERROR_OUT_OF_MEMORY;
-    *c = (callback){.handle = stream, .function = function, .data = data};
-    sim_item *item = sim_item_new((sim_work){sim_call_name, callback_run, callback_drop, c});
-    if (!item) return free(c), CUDA_ERROR_OUT_OF_MEMORY;
-    item->always = true;
-    sim_enter();
-    CUresult r = sim_leave(callback_queue(stream, c, item));
-    if (r) sim_item_drop(item);
-    return r;
 }

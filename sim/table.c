@@ -159,6 +159,7 @@ static bool config_from_environment(gvmm_sim_config *config, message *why)
 
 static void in_forked_child(void)
 {
+    sim_after_fork();
     if (atomic_load(&initialised)) atomic_store(&forked, true);
 }
 
@@ -179,7 +180,7 @@ CUresult sim_cuInit(unsigned int flags)
         }
     }
     if (result == CUDA_SUCCESS && !atomic_load(&initialised)) {
-        if (pthread_atfork(NULL, NULL, in_forked_child)) result = CUDA_ERROR_OUT_OF_MEMORY;
+        if (pthread_atfork(sim_before_fork, sim_after_fork, in_forked_child)) result = CUDA_ERROR_OUT_OF_MEMORY;
         else atomic_store(&initialised, true);
     }
     pthread_mutex_unlock(&start_lock);
@@ -431,11 +432,20 @@ static CUresult enter(gvmm_driver_call call, const char *name)
     return CUDA_SUCCESS;
 }
 
-#define GVMM_X(need, role, name, symbol, version, params, args) \
-    static CUresult enter_##name params                         \
-    {                                                           \
-        CUresult refused = enter(GVMM_CALL_##name, #name);      \
-        return refused ? refused : sim_##name args;             \
+/* Pools give memory back when somebody waits. */
+static bool is_wait(gvmm_driver_call call)
+{
+    return call == GVMM_CALL_cuStreamSynchronize || call == GVMM_CALL_cuEventSynchronize || call == GVMM_CALL_cuCtxSynchronize;
+}
+
+#define GVMM_X(need, role, name, symbol, version, params, args)  \
+    static CUresult enter_##name params                          \
+    {                                                            \
+        CUresult result = enter(GVMM_CALL_##name, #name);        \
+        if (result) return result;                               \
+        result = sim_##name args;                                \
+        if (is_wait(GVMM_CALL_##name)) sim_pools_synchronised(); \
+        return result;                                           \
     }
 GVMM_DRIVER_CALLS(GVMM_X)
 #undef GVMM_X

@@ -19,6 +19,7 @@ struct gvmm_buffer {
     gvmm_stream stream;
     range *range;     /* NULL if empty, closed or wrapped */
     wrapped *wrapped; /* NULL unless wrapped and open */
+    retirement retirement; /* of a deferred release, which holds the buffer meanwhile */
 };
 
 static small_lock *lock_of(const gvmm_buffer *buffer) { return (small_lock *)&buffer->lock; }
@@ -47,6 +48,32 @@ static void delete_buffer(gvmm_buffer *buffer)
     gvmm__free(buffer);
 }
 
+/* What a buffer shows at one moment; a NULL one is as a closed one. */
+typedef struct view {
+    bool open;
+    uint64_t address;
+    size_t size;
+    gvmm_stream stream;
+} view;
+
+static view look(const gvmm_buffer *buffer)
+{
+    view v = {false, 0, 0, NULL};
+    if (!buffer) return v;
+    gvmm__lock(lock_of(buffer));
+    v.open = buffer->open;
+    v.stream = buffer->stream;
+    if (buffer->range) {
+        v.address = gvmm__range_base(buffer->range);
+        v.size = buffer->range->total;
+    } else if (buffer->wrapped) {
+        v.address = buffer->wrapped->address;
+        v.size = buffer->wrapped->size;
+    }
+    gvmm__unlock(lock_of(buffer));
+    return v;
+}
+
 /* ---- making ranges ---- */
 
 /* What a range is made with: the options that hold for the new bytes, and whose account and stock they come from. */
@@ -57,12 +84,16 @@ typedef struct maker {
     stock *stock; /* NULL where options of the call's own hold */
 } maker;
 
-/* From the stock if it has one of that size, else new. Where the device is full, the stock is given up for it. */
+/* From the stock if it has one of that size, else new. Where the device is full, what waits to be given back is waited for, the stock is
+ * given up, and it is tried once more. */
 static gvmm_result make_memory(memory **out, const maker *with, size_t size, size_t place)
 {
     if (with->stock && size == with->placement->chunk_size && (*out = gvmm__stock_take(with->stock))) return GVMM_OK;
     gvmm_result r = gvmm__memory_create(out, with->placement, size, place, with->account);
-    if ((r == GVMM_E_NO_DEVICE_MEMORY || r == GVMM_E_NO_HOST_MEMORY) && gvmm__stock_flush(with->stock))
+    if (r != GVMM_E_NO_DEVICE_MEMORY && r != GVMM_E_NO_HOST_MEMORY) return r;
+    bool waiting = gvmm__retire_waiting() != 0;
+    if (waiting) gvmm_drain();
+    if (gvmm__stock_flush(with->stock) || waiting)
         r = gvmm__memory_create(out, with->placement, size, place, with->account);
     return r;
 }
@@ -87,8 +118,9 @@ static gvmm_result add_chunks(range **out, range *before, reservation *where, ui
         r = longer;
     }
     if (failed) {
-        gvmm__range_release(r);
-        gvmm__reservation_unclaim(where, address);
+        bool none = r == before;
+        gvmm__range_release(r); /* with the first link the claim goes back, and may be another's at once */
+        if (none) gvmm__reservation_unclaim(where, address);
     } else {
         *out = r;
     }
@@ -140,6 +172,7 @@ static reservation *claim_behind(range *from, size_t size, account *a)
     reservation *own = from->mapping.reservation;
     uint64_t end = gvmm__range_end(from);
     if (gvmm__reservation_claim(own, end, size)) return gvmm__reservation_retain(own);
+    if (end - own->base < own->size) return NULL; /* it goes on, and so nobody else can reserve there */
     reservation *behind = gvmm__reservation_probe(end, size, a);
     if (behind) gvmm__reservation_claim(behind, end, size);
     return behind;
@@ -170,9 +203,9 @@ static maker maker_of(const gvmm_resource *resource, placement *own, uint64_t ca
     return (maker){own ? own : resource->placement, capacity, resource->account, own ? NULL : resource->stock};
 }
 
-gvmm_result gvmm__buffer_make(gvmm_buffer **out, gvmm_resource *resource, range *r, gvmm_stream stream)
+gvmm_result gvmm__buffer_make(gvmm_buffer **out, gvmm_resource *resource, const gvmm_buffer *like, range *r, gvmm_stream stream)
 {
-    gvmm_buffer *buffer = new_buffer(resource, stream, resource->placement->capacity);
+    gvmm_buffer *buffer = new_buffer(resource, stream, like ? like->capacity : resource->placement->capacity);
     if (!buffer) return GVMM_E_NO_HOST_MEMORY;
     buffer->range = r;
     *out = buffer;
@@ -183,6 +216,8 @@ gvmm_result gvmm_buffer_create_with_capacity(gvmm_buffer **out, gvmm_resource *r
                                              gvmm_stream stream)
 {
     if (!out || !resource) return gvmm__fail(GVMM_E_INVALID, "%s is NULL", out ? "resource" : "out");
+    if (capacity == GVMM_CAPACITY_ALL)
+        return gvmm__fail(GVMM_E_INVALID, "capacity: GVMM_CAPACITY_ALL is for the options of a resource");
     size_t rounded = size;
     if (!gvmm__round_up(&rounded, resource->placement->granularity))
         return gvmm__fail(GVMM_E_INVALID, "size: %zu overflows when rounded up", size);
@@ -294,9 +329,18 @@ static void free_wrapped(wrapped *w, gvmm_stream stream, gvmm_resource *resource
     gvmm__free(w);
 }
 
-/* Takes the contents out under the lock, then waits for `stream` (unless told not to) and drops them without it. The range goes in
- * every case. */
-static void empty(gvmm_buffer *buffer, gvmm_stream stream, bool wait)
+/* On its way out: the range has gone, and with it what held the buffer. */
+static void retired(retirement *self)
+{
+    gvmm_buffer *buffer = (gvmm_buffer *)((char *)self - offsetof(gvmm_buffer, retirement));
+    if (ref_release(&buffer->refs)) delete_buffer(buffer);
+}
+
+/* How the range is given up, once nobody can get at it through the buffer any more. */
+typedef enum leaving { LEAVE_AFTER_WAITING, LEAVE_AT_ONCE, LEAVE_DEFERRED } leaving;
+
+/* Takes the contents out under the lock and gives them up without it. The range goes in every case. */
+static void empty(gvmm_buffer *buffer, gvmm_stream stream, leaving how)
 {
     gvmm__lock(&buffer->lock);
     bool was_open = buffer->open;
@@ -309,9 +353,16 @@ static void empty(gvmm_buffer *buffer, gvmm_stream stream, bool wait)
     gvmm__unlock(&buffer->lock);
 
     if (was_open) gvmm__account_add(buffer->resource->account, STAT_buffers, -1ull);
-    if (w) free_wrapped(w, stream, buffer->resource);
+    if (w) free_wrapped(w, how == LEAVE_AT_ONCE ? NULL : stream, buffer->resource);
     if (!r) return;
-    if (wait) gvmm__stream_wait(stream, &buffer->resource->device, gvmm__range_base(r));
+    device *d = &buffer->resource->device;
+    if (how == LEAVE_DEFERRED) {
+        ref_retain(&buffer->refs);
+        buffer->retirement = (retirement){.range = r, .stream = stream, .device = d, .done = retired};
+        gvmm__retire(&buffer->retirement);
+        return;
+    }
+    if (how == LEAVE_AFTER_WAITING) gvmm__stream_wait(stream, d, gvmm__range_base(r));
     gvmm__range_release(r);
 }
 
@@ -323,7 +374,19 @@ gvmm_result gvmm_buffer_close(gvmm_buffer *buffer, gvmm_stream stream)
     saved_error before;
     gvmm__error_save(&before);
     if (gvmm__stream_check(stream) == GVMM_E_CAPTURING) return GVMM_E_CAPTURING;
-    empty(buffer, stream, true); /* if the question failed, so will the wait, and that is a warning */
+    empty(buffer, stream, LEAVE_AFTER_WAITING); /* if the question failed, so will the wait, and that is a warning */
+    gvmm__error_restore(&before);
+    return GVMM_OK;
+}
+
+gvmm_result gvmm_buffer_close_deferred(gvmm_buffer *buffer, gvmm_stream stream)
+{
+    if (!buffer) return gvmm__fail(GVMM_E_INVALID, "buffer is NULL");
+    if (gvmm_buffer_is_closed(buffer)) return GVMM_OK;
+    stream = stream ? gvmm__stream_recorded(stream, &buffer->resource->device) : gvmm_buffer_stream(buffer);
+    saved_error before;
+    gvmm__error_save(&before);
+    empty(buffer, stream, LEAVE_DEFERRED);
     gvmm__error_restore(&before);
     return GVMM_OK;
 }
@@ -334,49 +397,33 @@ gvmm_buffer *gvmm_buffer_retain(gvmm_buffer *buffer)
     return buffer;
 }
 
+/* The last reference: closes without refusing. A free function of somebody else's decides itself about waiting. */
+static void close_at_last(gvmm_buffer *buffer)
+{
+    bool deferred = buffer->range && buffer->resource->options.release_mode == GVMM_RELEASE_DEFERRED;
+    leaving how = deferred ? LEAVE_DEFERRED : LEAVE_AFTER_WAITING;
+    bool ours = buffer->range || (buffer->wrapped && !buffer->wrapped->free);
+    if (!deferred && ours && gvmm__stream_check(buffer->stream) == GVMM_E_CAPTURING) {
+        gvmm__warn(GVMM_E_CAPTURING, "buffer", look(buffer).address,
+                   "released without waiting for its stream, which is a capturing stream");
+        how = LEAVE_AT_ONCE;
+    }
+    empty(buffer, buffer->stream, how);
+}
+
 void gvmm_buffer_release(gvmm_buffer *buffer)
 {
-    if (!buffer || !ref_release(&buffer->refs)) return;
+    if (!buffer) return;
+    if (!ref_release(&buffer->refs)) return;
     saved_error before; /* what goes wrong from here on is a warning */
     gvmm__error_save(&before);
-    if (buffer->open) {
-        bool capturing = buffer->range && gvmm__stream_check(buffer->stream) == GVMM_E_CAPTURING;
-        if (capturing)
-            gvmm__warn(GVMM_E_CAPTURING, "buffer", gvmm__range_base(buffer->range),
-                       "released without waiting for its stream, which is a capturing stream");
-        empty(buffer, buffer->stream, !capturing);
-    }
-    delete_buffer(buffer);
+    ref_init(&buffer->refs); /* the work of closing holds it, and a deferred release longer */
+    if (buffer->open) close_at_last(buffer);
+    if (ref_release(&buffer->refs)) delete_buffer(buffer);
     gvmm__error_restore(&before);
 }
 
 /* ---- questions ---- */
-
-/* What a buffer shows at one moment; a NULL one is as a closed one. */
-typedef struct view {
-    bool open;
-    uint64_t address;
-    size_t size;
-    gvmm_stream stream;
-} view;
-
-static view look(const gvmm_buffer *buffer)
-{
-    view v = {false, 0, 0, NULL};
-    if (!buffer) return v;
-    gvmm__lock(lock_of(buffer));
-    v.open = buffer->open;
-    v.stream = buffer->stream;
-    if (buffer->range) {
-        v.address = gvmm__range_base(buffer->range);
-        v.size = buffer->range->total;
-    } else if (buffer->wrapped) {
-        v.address = buffer->wrapped->address;
-        v.size = buffer->wrapped->size;
-    }
-    gvmm__unlock(lock_of(buffer));
-    return v;
-}
 
 uint64_t gvmm_buffer_address(const gvmm_buffer *buffer) { return look(buffer).address; }
 size_t gvmm_buffer_size(const gvmm_buffer *buffer) { return look(buffer).size; }

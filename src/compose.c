@@ -12,7 +12,7 @@ gvmm_result gvmm_buffer_shrink(gvmm_buffer **out, gvmm_buffer *buffer, size_t si
     range *part = whole;
     while (part && (part->before ? part->before->total >= size : size == 0)) part = part->before;
     if (part) gvmm__range_retain(part);
-    r = gvmm__buffer_make(out, gvmm_buffer_resource(buffer), part, gvmm_buffer_stream(buffer));
+    r = gvmm__buffer_make(out, gvmm_buffer_resource(buffer), buffer, part, gvmm_buffer_stream(buffer));
     if (r) gvmm__range_release(part);
     gvmm__range_release(whole);
     return r;
@@ -80,10 +80,10 @@ static gvmm_result collect(memory **list, size_t count, const span *spans, size_
     return GVMM_OK;
 }
 
-static gvmm_result map_all(range **out, memory **list, size_t count, reservation *where)
+static gvmm_result map_all(range **out, memory **list, size_t count, size_t total, reservation *where)
 {
     range *r = NULL;
-    gvmm__reservation_claim(where, where->base, where->size);
+    gvmm__reservation_claim(where, where->base, total); /* cannot fail: nobody else knows it */
     uint64_t address = where->base;
     for (size_t i = 0; i < count; i++) {
         range *longer = NULL;
@@ -111,10 +111,11 @@ static gvmm_result join(range **out, const gvmm_resource *resource, const span *
     memory **list = gvmm__alloc(count * sizeof *list);
     if (!list) return GVMM_E_NO_HOST_MEMORY;
     reservation *where = NULL;
+    const placement *p = resource->placement;
     gvmm_result r = collect(list, count, spans, span_count);
     if (!r) {
-        r = gvmm__reservation_create(&where, total, resource->placement->addr_align, 0, resource->account);
-        if (!r) r = map_all(out, list, count, where);
+        r = gvmm__reservation_ahead(&where, total, p->capacity, p->addr_align, 0, p->granularity, resource->account);
+        if (!r) r = map_all(out, list, count, total, where);
         for (size_t i = 0; i < count; i++) gvmm__memory_release(list[i]);
     }
     gvmm__reservation_release(where);
@@ -139,7 +140,7 @@ gvmm_result gvmm_buffer_compose(gvmm_buffer **out, gvmm_resource *resource, cons
     range *joined = NULL;
     if (!r) r = join(&joined, resource, spans, count);
     if (!r) {
-        r = gvmm__buffer_make(out, resource, joined, gvmm__stream_recorded(stream, &resource->device));
+        r = gvmm__buffer_make(out, resource, NULL, joined, gvmm__stream_recorded(stream, &resource->device));
         if (r) gvmm__range_release(joined);
     }
     while (known) gvmm__range_release(spans[--known].whole);
@@ -185,6 +186,22 @@ static gvmm_result check_device(int device)
     return r ? gvmm__about(GVMM_E_INVALID, "device", "%d", device) : GVMM_OK;
 }
 
+/* Can the device reach what it is granted? Asked here and not left to the driver, as evicted memory is shown to it later. */
+static gvmm_result check_reach(const range *r, int device)
+{
+    int owner = device; /* the last one asked about: chunks in a row mostly lie on the same device */
+    for (; r; r = r->before) {
+        int can = 0, now = r->mapping.memory->device;
+        if (now < 0 || now == device || now == owner) continue;
+        if (device < 0) return gvmm__fail(GVMM_E_UNSUPPORTED, "the CPU cannot access the memory of device %d", now);
+        gvmm_result failed = DRIVER(cuDeviceCanAccessPeer, &can, device, now);
+        if (failed) return failed;
+        if (!can) return gvmm__fail(GVMM_E_UNSUPPORTED, "device %d cannot access the memory of device %d", device, now);
+        owner = now;
+    }
+    return GVMM_OK;
+}
+
 gvmm_result gvmm_buffer_set_access(gvmm_buffer *buffer, int device, gvmm_access access)
 {
     if (!buffer) return gvmm__fail(GVMM_E_INVALID, "buffer is NULL");
@@ -193,7 +210,11 @@ gvmm_result gvmm_buffer_set_access(gvmm_buffer *buffer, int device, gvmm_access 
     gvmm_result r = check_device(device);
     range *links = NULL;
     if (!r) r = gvmm__buffer_borrow(&links, buffer);
-    if (r || !links) return r;
+    if (!r && access) r = check_reach(links, device);
+    if (r || !links) {
+        gvmm__range_release(links);
+        return r;
+    }
     size_t count = 0;
     for (const range *link = links; link; link = link->before) count++;
     gvmm_access *before = gvmm__alloc(count * sizeof *before);

@@ -6,14 +6,42 @@ gvmm_result gvmm__device_open(device *out, int ordinal, CUdevice handle)
     CUcontext primary;
     gvmm_result r = DRIVER(cuDevicePrimaryCtxRetain, &primary, handle);
     if (r) return gvmm__about(r, "primary context", "of device %d", ordinal);
-    *out = (device){ordinal, handle, primary};
+    out->ordinal = ordinal;
+    out->handle = handle;
+    out->primary = primary;
     return GVMM_OK;
 }
 
 void gvmm__device_close(device *d)
 {
+    for (unsigned i = 0; i < d->event_count; i++)
+        DRIVER_UNDO("event", (uintptr_t)d->events[i], cuEventDestroy, d->events[i]);
     if (d->ordinal >= 0)
         DRIVER_UNDO("primary context", (uintptr_t)d->primary, cuDevicePrimaryCtxRelease, d->handle);
+}
+
+CUevent gvmm__event_get(device *d, CUcontext context)
+{
+    CUevent event = NULL;
+    if (context == d->primary) {
+        gvmm__lock(&d->lock);
+        if (d->event_count) event = d->events[--d->event_count];
+        gvmm__unlock(&d->lock);
+    }
+    if (!event && DRIVER_QUIET(cuEventCreate, &event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) return NULL;
+    return event;
+}
+
+void gvmm__event_put(device *d, CUcontext context, CUevent event, bool reusable)
+{
+    bool kept = false;
+    if (reusable && context == d->primary) {
+        gvmm__lock(&d->lock);
+        kept = d->event_count < sizeof d->events / sizeof d->events[0];
+        if (kept) d->events[d->event_count++] = event;
+        gvmm__unlock(&d->lock);
+    }
+    if (!kept) DRIVER_UNDO("event", (uintptr_t)event, cuEventDestroy, event);
 }
 
 gvmm_result gvmm__device_can(bool *out, CUdevice handle, CUdevice_attribute attribute)

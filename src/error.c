@@ -113,6 +113,11 @@ gvmm_result gvmm__error_restore(const saved_error *saved)
     return last.result;
 }
 
+typedef struct saved_warning {
+    gvmm_error error;
+    char text[sizeof last_text + 64];
+} saved_warning;
+
 void gvmm_set_warning_handler(gvmm_warning_fn fn, void *user)
 {
     pthread_mutex_lock(&warning_lock);
@@ -121,7 +126,27 @@ void gvmm_set_warning_handler(gvmm_warning_fn fn, void *user)
     pthread_mutex_unlock(&warning_lock);
 }
 
-static void warn(const gvmm_error *error)
+/* Warnings of a thread that holds a lock; told when it has let go. What does not fit is counted. */
+typedef struct held_back {
+    unsigned depth, count, more;
+    saved_warning list[8];
+} held_back;
+static _Thread_local held_back held;
+
+void gvmm__warnings_hold(void) { held.depth++; }
+
+static void hold_back(const gvmm_error *error)
+{
+    if (held.count == sizeof held.list / sizeof held.list[0]) {
+        held.more++;
+        return;
+    }
+    saved_warning *to = &held.list[held.count++];
+    to->error = *error;
+    snprintf(to->text, sizeof to->text, "%s", error->text);
+}
+
+static void tell(const gvmm_error *error)
 {
     pthread_mutex_lock(&warning_lock);
     gvmm_warning_fn fn = warning_fn;
@@ -131,6 +156,26 @@ static void warn(const gvmm_error *error)
         fn(user, error);
     else
         fprintf(stderr, "gvmm: warning: %s\n", error->text);
+}
+
+static void warn(const gvmm_error *error)
+{
+    if (held.depth)
+        hold_back(error);
+    else
+        tell(error);
+}
+
+void gvmm__warnings_tell(void)
+{
+    if (--held.depth || !held.count) return;
+    held_back all = held; /* the handler may call gvmm, and more may be held back meanwhile */
+    held.count = held.more = 0;
+    for (unsigned i = 0; i < all.count; i++) {
+        all.list[i].error.text = all.list[i].text;
+        tell(&all.list[i].error);
+    }
+    if (all.more) gvmm__warn(GVMM_E_DRIVER, "memory", 0, "%u more warnings of the same call are left out", all.more);
 }
 
 void gvmm__warn(gvmm_result result, const char *object, uint64_t address, const char *format, ...)

@@ -1,6 +1,7 @@
 /* Evict and restore: physical memory given back, addresses kept. Every view of the memory, every graph that holds it, keeps its
  * place and finds the bytes there again after the restore. */
 #include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -75,7 +76,7 @@ static gvmm_result set_of_buffer(set *out, const gvmm_buffer *buffer)
 
 static bool has_tag(const memory *m, int tag) { return tag == GVMM_TAG_ANY || m->made_as->tag == tag; }
 
-/* The account's memory of a tag that is mapped somewhere; what is in stock, or on its way out, is not. */
+/* The account's memory of a tag. */
 static gvmm_result set_of_account(set *out, account *a, int tag)
 {
     for (size_t room = 64;; room *= 2) {
@@ -85,7 +86,7 @@ static gvmm_result set_of_account(set *out, account *a, int tag)
         bool all = true;
         pthread_mutex_lock(&a->lock);
         for (memory *m = a->memories; m && all; m = m->next_of_account) {
-            if (!has_tag(m, tag) || !m->mappings) continue;
+            if (!has_tag(m, tag)) continue;
             all = count < room;
             if (all && ref_try_retain(&m->refs)) list[count++] = m;
         }
@@ -96,16 +97,16 @@ static gvmm_result set_of_account(set *out, account *a, int tag)
     }
 }
 
-/* Only those that are (not) resident go on. */
+/* Only those that are (not) resident go on, and are mapped somewhere: what is in stock, or on its way out, is not. */
 static size_t keep_only(set *s, bool resident)
 {
     size_t kept = 0, bytes = 0;
     for (size_t i = 0; i < s->count; i++) {
         memory *m = s->list[i];
         gvmm__memory_lock(m);
-        bool is = m->resident;
+        bool wanted = m->resident == resident && m->mappings;
         gvmm__memory_unlock(m);
-        if (is == resident) {
+        if (wanted) {
             s->list[kept++] = m;
             bytes += m->size;
         } else {
@@ -126,11 +127,11 @@ typedef struct window {
 
 static bool may_write(const memory *m, int device)
 {
+    bool may = false; /* of two entries for the same device the later counts */
     for (unsigned i = 0; i < m->access_count; i++)
-        if (m->access[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE && m->access[i].location.id == device &&
-            m->access[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
-            return true;
-    return false;
+        if (m->access[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE && m->access[i].location.id == device)
+            may = m->access[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    return may;
 }
 
 /* A mapping that is there, held so that it stays. */
@@ -176,23 +177,28 @@ static void window_close(window *w, const memory *m)
 
 /* ---- moving contents ---- */
 
-/* What a transfer needs; the context is current and the capture mode relaxed as long as it lasts. */
+/* What a transfer needs; the device's context is current and the capture mode relaxed as long as it lasts. */
 typedef struct transfer {
+    CUdevice device;
+    CUcontext primary; /* held */
     CUstream stream;
     CUstreamCaptureMode old_mode;
     backup *stage; /* pinned, for files */
 } transfer;
 
-static gvmm_result transfer_begin(transfer *t, const device *d, bool with_file)
+static gvmm_result transfer_begin(transfer *t, int ordinal, bool with_file)
 {
     *t = (transfer){0};
-    gvmm_result r = gvmm__context_enter(d->primary);
+    gvmm_result r = DRIVER(cuDeviceGet, &t->device, ordinal);
+    if (!r) r = DRIVER(cuDevicePrimaryCtxRetain, &t->primary, t->device);
     if (r) return r;
+    r = gvmm__context_enter(t->primary);
+    if (r) goto release_primary;
     r = gvmm__relaxed_enter(&t->old_mode);
     if (r) goto leave_context;
     r = DRIVER(cuStreamCreate, &t->stream, CU_STREAM_NON_BLOCKING);
     if (r) goto leave_relaxed;
-    if (with_file) r = gvmm__backup_create(&t->stage, STAGE, NULL);
+    if (with_file) r = gvmm__backup_create(&t->stage, STAGE, NULL, t->device);
     if (r) goto destroy_stream;
     return GVMM_OK;
 
@@ -202,6 +208,8 @@ leave_relaxed:
     gvmm__relaxed_leave(t->old_mode);
 leave_context:
     gvmm__context_leave();
+release_primary:
+    DRIVER_UNDO("primary context", (uintptr_t)t->primary, cuDevicePrimaryCtxRelease, t->device);
     return r;
 }
 
@@ -211,48 +219,93 @@ static void transfer_end(transfer *t)
     DRIVER_UNDO("stream", (uintptr_t)t->stream, cuStreamDestroy, t->stream);
     gvmm__relaxed_leave(t->old_mode);
     gvmm__context_leave();
+    DRIVER_UNDO("primary context", (uintptr_t)t->primary, cuDevicePrimaryCtxRelease, t->device);
 }
 
 static gvmm_result file_failed(const char *what) { return gvmm__fail(GVMM_E_NO_HOST_MEMORY, "backup file: %s: %s", what, strerror(errno)); }
 
-static gvmm_result copy_file(transfer *t, uint64_t address, const backup *b, size_t offset, size_t size, bool save)
+/* All of it: a call that a signal or a full disk cuts short is gone on with, or says what is wrong. */
+static gvmm_result read_all(int file, char *to, size_t size, off_t at)
 {
-    for (size_t done = 0; done < size; done += STAGE) {
-        size_t piece = size - done < STAGE ? size - done : STAGE;
-        off_t at = (off_t)(offset + done);
-        if (!save && pread(b->file, t->stage->pinned, piece, at) != (ssize_t)piece) return file_failed("read");
-        gvmm_result r = save ? DRIVER(cuMemcpyDtoHAsync, t->stage->pinned, address + done, piece, t->stream)
-                             : DRIVER(cuMemcpyHtoDAsync, address + done, t->stage->pinned, piece, t->stream);
-        if (!r) r = DRIVER(cuStreamSynchronize, t->stream);
-        if (r) return r;
-        if (save && pwrite(b->file, t->stage->pinned, piece, at) != (ssize_t)piece) return file_failed("write");
+    for (ssize_t got; size; to += got, at += got, size -= (size_t)got) {
+        got = pread(file, to, size, at);
+        if (got == 0) errno = EIO; /* shorter than it was made */
+        if (got == 0 || (got < 0 && errno != EINTR)) return file_failed("read");
+        if (got < 0) got = 0;
     }
     return GVMM_OK;
 }
 
-static gvmm_result copy_one(transfer *t, uint64_t address, const backup *b, size_t offset, size_t size, bool save)
+static gvmm_result write_all(int file, const char *from, size_t size, off_t at)
 {
-    if (b->file >= 0) return copy_file(t, address, b, offset, size, save);
-    char *host = (char *)b->pinned + offset;
-    return save ? DRIVER(cuMemcpyDtoHAsync, host, address, size, t->stream)
-                : DRIVER(cuMemcpyHtoDAsync, address, host, size, t->stream);
+    for (ssize_t put; size; from += put, at += put, size -= (size_t)put) {
+        put = pwrite(file, from, size, at);
+        if (put < 0 && errno != EINTR) return file_failed("write");
+        if (put < 0) put = 0;
+    }
+    return GVMM_OK;
 }
 
-/* Saves all to one backup, or brings all that have one back. Queued together, waited for once. */
-static gvmm_result copy_all(transfer *t, const set *s, backup *save_to)
+static gvmm_result copy_file(transfer *t, uint64_t address, const backup *b, size_t offset, size_t size, bool save)
 {
-    window *windows = gvmm__alloc((s->count + 1) * sizeof *windows);
+    gvmm_result r = GVMM_OK;
+    for (size_t done = 0; done < size && !r; done += STAGE) {
+        size_t piece = size - done < STAGE ? size - done : STAGE;
+        off_t at = (off_t)(offset + done);
+        if (!save) r = read_all(b->file, t->stage->pinned, piece, at);
+        if (r) break;
+        r = save ? DRIVER(cuMemcpyDtoHAsync, t->stage->pinned, address + done, piece, t->stream)
+                 : DRIVER(cuMemcpyHtoDAsync, address + done, t->stage->pinned, piece, t->stream);
+        if (!r) r = DRIVER(cuStreamSynchronize, t->stream);
+        if (!r && save) r = write_all(b->file, t->stage->pinned, piece, at);
+    }
+    return r;
+}
+
+static gvmm_result copy_one(transfer *t, uint64_t address, const backup *b, const memory *m, bool save)
+{
+    if (b->file >= 0) return copy_file(t, address, b, m->backup_offset, m->size, save);
+    char *host = (char *)b->pinned + m->backup_offset;
+    return save ? DRIVER(cuMemcpyDtoHAsync, host, address, m->size, t->stream)
+                : DRIVER(cuMemcpyHtoDAsync, address, host, m->size, t->stream);
+}
+
+/* What is to be copied: all of a set to one backup, which is made with the first transfer; or what has a backup back from it. */
+typedef struct copying {
+    const set *set;
+    bool save, with_file;
+    backup *to;
+    size_t bytes;
+    const char *directory;
+} copying;
+
+/* The device with the lowest ordinal above `*device` that has something to copy. */
+static bool next_device(const copying *c, int *device)
+{
+    int next = INT_MAX;
+    for (size_t i = 0; i < c->set->count; i++) {
+        const memory *m = c->set->list[i];
+        if ((c->save || m->backup) && m->device > *device && m->device < next) next = m->device;
+    }
+    *device = next;
+    return next < INT_MAX;
+}
+
+/* Each device copies what it has. Queued together, waited for once. */
+static gvmm_result queue_all(transfer *t, const copying *c, int device)
+{
+    const set *s = c->set;
+    window *windows = gvmm__alloc(s->count * sizeof *windows);
     if (!windows) return GVMM_E_NO_HOST_MEMORY;
     gvmm_result r = GVMM_OK;
-    size_t open = 0, offset = 0;
+    size_t open = 0;
     for (; open < s->count && !r; open++) {
         memory *m = s->list[open];
-        backup *b = save_to ? save_to : m->backup;
+        const backup *b = c->save ? c->to : m->backup;
         windows[open] = (window){0};
-        if (!b) continue;
-        r = window_open(&windows[open], m, m->device);
-        if (!r) r = copy_one(t, windows[open].address, b, save_to ? offset : m->backup_offset, m->size, save_to != NULL);
-        offset += m->size;
+        if (!b || m->device != device) continue;
+        r = window_open(&windows[open], m, device);
+        if (!r) r = copy_one(t, windows[open].address, b, m, c->save);
     }
     CUresult status = DRIVER_QUIET(cuStreamSynchronize, t->stream); /* also after a failure: nothing may be on its way */
     if (!r && status != CUDA_SUCCESS) r = gvmm__fail_driver(GVMM_CALL_cuStreamSynchronize, status);
@@ -261,19 +314,41 @@ static gvmm_result copy_all(transfer *t, const set *s, backup *save_to)
     return r;
 }
 
-/* ---- evict ---- */
-
-static gvmm_result save(backup **out, const set *s, size_t bytes, const device *d, const char *directory)
+static gvmm_result copy_device(copying *c, int device)
 {
     transfer t;
-    gvmm_result r = transfer_begin(&t, d, directory != NULL);
+    gvmm_result r = transfer_begin(&t, device, c->with_file);
     if (r) return r;
-    r = gvmm__backup_create(out, bytes, directory);
-    if (!r) {
-        r = copy_all(&t, s, *out);
-        if (r) gvmm__backup_release(*out);
-    }
+    if (c->save && !c->to) r = gvmm__backup_create(&c->to, c->bytes, c->directory, t.device);
+    if (!r) r = queue_all(&t, c, device);
     transfer_end(&t);
+    return r;
+}
+
+static gvmm_result copy_all(copying *c)
+{
+    gvmm_result r = GVMM_OK;
+    for (int device = -1; !r && next_device(c, &device);) r = copy_device(c, device);
+    return r;
+}
+
+/* ---- evict ---- */
+
+static gvmm_result save(backup **out, const set *s, size_t bytes, const char *directory)
+{
+    size_t offset = 0;
+    for (size_t i = 0; i < s->count; i++) {
+        if (s->list[i]->device < 0)
+            return gvmm__fail(GVMM_E_UNSUPPORTED, "evict option contents: host memory would be kept in host memory");
+        s->list[i]->backup_offset = offset;
+        offset += s->list[i]->size;
+    }
+    copying c = {.set = s, .save = true, .with_file = directory != NULL, .bytes = bytes, .directory = directory};
+    gvmm_result r = copy_all(&c);
+    if (r)
+        gvmm__backup_release(c.to);
+    else
+        *out = c.to;
     return r;
 }
 
@@ -286,7 +361,7 @@ static void tell(gvmm_resource *resource, gvmm_residency what, gvmm_buffer *buff
     if (fn) fn(user, &(gvmm_residency_event){what, buffer, tag, bytes});
 }
 
-static gvmm_result check_evict(gvmm_evict_options *out, const gvmm_evict_options *given, const gvmm_resource *resource)
+static gvmm_result check_evict(gvmm_evict_options *out, const gvmm_evict_options *given)
 {
     *out = (gvmm_evict_options)GVMM_EVICT_OPTIONS_INIT;
     if (given && given->struct_size != sizeof *given)
@@ -296,29 +371,21 @@ static gvmm_result check_evict(gvmm_evict_options *out, const gvmm_evict_options
         return gvmm__fail(GVMM_E_INVALID, "evict option contents: %d is not an allowed value", out->contents);
     if (out->contents == GVMM_CONTENTS_FILE && !out->directory)
         return gvmm__fail(GVMM_E_INVALID, "evict option directory is NULL");
-    if (out->contents >= GVMM_CONTENTS_HOST && resource->device.ordinal < 0)
-        return gvmm__fail(GVMM_E_UNSUPPORTED, "evict option contents: host memory keeps its contents itself");
     return GVMM_OK;
 }
 
-/* Takes `s` over. */
-static gvmm_result evict(gvmm_resource *resource, gvmm_buffer *buffer, int tag, set *s, const gvmm_evict_options *o,
-                         gvmm_stream stream)
+/* Takes `s` over. The stream has been waited for. */
+static gvmm_result evict(gvmm_resource *resource, gvmm_buffer *buffer, int tag, set *s, const gvmm_evict_options *o)
 {
-    gvmm_result r = gvmm__stream_wait_or_fail(stream, &resource->device);
-    size_t bytes = r ? 0 : keep_only(s, true);
-    if (r || !s->count) goto done; /* nothing to do is no failure */
+    gvmm_result r = GVMM_OK;
+    size_t bytes = keep_only(s, true);
+    if (!s->count) goto done; /* nothing to do is no failure */
     tell(resource, GVMM_BEFORE_EVICT, buffer, tag, bytes);
     backup *kept = NULL;
-    if (o->contents >= GVMM_CONTENTS_HOST)
-        r = save(&kept, s, bytes, &resource->device, o->contents == GVMM_CONTENTS_FILE ? o->directory : NULL);
-    size_t offset = 0;
+    if (o->contents >= GVMM_CONTENTS_HOST) r = save(&kept, s, bytes, o->contents == GVMM_CONTENTS_FILE ? o->directory : NULL);
     for (size_t i = 0; i < s->count && !r; i++) {
-        memory *m = s->list[i];
-        gvmm__memory_evict(m);
-        m->backup = kept ? gvmm__backup_retain(kept) : NULL;
-        m->backup_offset = offset;
-        offset += m->size;
+        gvmm__memory_evict(s->list[i]);
+        s->list[i]->backup = kept ? gvmm__backup_retain(kept) : NULL;
     }
     gvmm__backup_release(kept);
     tell(resource, r ? GVMM_EVICT_FAILED : GVMM_AFTER_EVICT, buffer, tag, bytes);
@@ -327,30 +394,35 @@ done:
     return r;
 }
 
+/* Waiting needs no turn, and must not keep others from theirs: what is waited for may need them. */
+static gvmm_result wait_and_evict(gvmm_resource *resource, gvmm_buffer *buffer, int tag, set *s, const gvmm_evict_options *o,
+                                  gvmm_stream stream)
+{
+    gvmm_result r = gvmm__stream_wait_or_fail(stream, &resource->device);
+    if (r) {
+        set_release(s);
+        return r;
+    }
+    take_turn();
+    r = evict(resource, buffer, tag, s, o);
+    end_turn();
+    return r;
+}
+
 /* ---- restore ---- */
 
-static bool has_backup(const set *s)
+static gvmm_result bring_back(const set *s)
 {
-    for (size_t i = 0; i < s->count; i++)
-        if (s->list[i]->backup) return true;
-    return false;
+    copying c = {.set = s};
+    for (size_t i = 0; i < s->count; i++) c.with_file |= s->list[i]->backup && s->list[i]->backup->file >= 0;
+    return copy_all(&c);
 }
 
-static bool has_file(const set *s)
+/* Where the device is full, what was made ahead is given up for it. */
+static gvmm_result wake(const gvmm_resource *resource, memory *m)
 {
-    for (size_t i = 0; i < s->count; i++)
-        if (s->list[i]->backup && s->list[i]->backup->file >= 0) return true;
-    return false;
-}
-
-static gvmm_result bring_back(const set *s, const device *d)
-{
-    if (!has_backup(s)) return GVMM_OK;
-    transfer t;
-    gvmm_result r = transfer_begin(&t, d, has_file(s));
-    if (r) return r;
-    r = copy_all(&t, s, NULL);
-    transfer_end(&t);
+    gvmm_result r = gvmm__memory_restore(m);
+    if (r == GVMM_E_NO_DEVICE_MEMORY && gvmm__stock_flush(resource->stock)) r = gvmm__memory_restore(m);
     return r;
 }
 
@@ -361,8 +433,8 @@ static gvmm_result restore(gvmm_resource *resource, gvmm_buffer *buffer, int tag
     size_t bytes = keep_only(s, false), awake = 0;
     if (!s->count) goto done;
     tell(resource, GVMM_BEFORE_RESTORE, buffer, tag, bytes);
-    while (awake < s->count && !(r = gvmm__memory_restore(s->list[awake]))) awake++;
-    if (!r) r = bring_back(s, &resource->device);
+    while (awake < s->count && !(r = wake(resource, s->list[awake]))) awake++;
+    if (!r) r = bring_back(s);
     if (r) {
         while (awake) gvmm__memory_evict(s->list[--awake]);
     } else {
@@ -385,14 +457,11 @@ gvmm_result gvmm_buffer_evict(gvmm_buffer *buffer, const gvmm_evict_options *opt
     gvmm_resource *resource = gvmm_buffer_resource(buffer);
     gvmm_evict_options o;
     set s;
-    gvmm_result r = check_evict(&o, options, resource);
+    gvmm_result r = check_evict(&o, options);
     if (!r) r = set_of_buffer(&s, buffer);
     if (r) return r;
     gvmm_stream stream = o.stream ? gvmm__stream_recorded(o.stream, &resource->device) : gvmm_buffer_stream(buffer);
-    take_turn();
-    r = evict(resource, buffer, resource->options.tag, &s, &o, stream);
-    end_turn();
-    return r;
+    return wait_and_evict(resource, buffer, resource->options.tag, &s, &o, stream);
 }
 
 gvmm_result gvmm_buffer_restore(gvmm_buffer *buffer)
@@ -413,14 +482,11 @@ gvmm_result gvmm_resource_evict(gvmm_resource *resource, int tag, const gvmm_evi
     if (!resource) return gvmm__fail(GVMM_E_INVALID, "resource is NULL");
     gvmm_evict_options o;
     set s;
-    gvmm_result r = check_evict(&o, options, resource);
+    gvmm_result r = check_evict(&o, options);
     if (!r) r = set_of_account(&s, resource->account, tag);
     if (r) return r;
     gvmm_stream stream = gvmm__stream_recorded(o.stream, &resource->device);
-    take_turn();
-    r = evict(resource, NULL, tag, &s, &o, stream);
-    end_turn();
-    return r;
+    return wait_and_evict(resource, NULL, tag, &s, &o, stream);
 }
 
 gvmm_result gvmm_resource_restore(gvmm_resource *resource, int tag)

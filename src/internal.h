@@ -1,6 +1,6 @@
 /* The library's map: what each file offers to those on its left.
  *
- *     graph, compose, evict → buffer → resource → stock → worker → options → range → mapping → memory
+ *     graph, compose, evict → buffer → resource → stock, retire → worker → options → probe → range → mapping → memory
  *         → reservation, backup, placement → stream → device → stats → driver, faults, trace → host → error
  *
  * A file uses only what is to its right (tools/check_includes.sh). Objects are reference counted; `create` and `retain` give a
@@ -37,6 +37,10 @@ typedef struct saved_error {
 } saved_error;
 void gvmm__error_save(saved_error *out);
 gvmm_result gvmm__error_restore(const saved_error *saved);
+
+/* In between, the thread's warnings are held back: it holds a lock, and the handler may call gvmm. */
+void gvmm__warnings_hold(void);
+void gvmm__warnings_tell(void);
 
 /* Tells the warning handler. Does not touch the thread's last error. */
 void gvmm__warn(gvmm_result result, const char *object, uint64_t address, const char *format, ...)
@@ -108,12 +112,12 @@ static inline void gvmm__checked_undo(gvmm_driver_call call, CUresult status, co
     X(aliases)
 /* clang-format on */
 
-typedef enum stat {
+typedef enum figure {
 #define GVMM_X(name) STAT_##name,
     GVMM_STATS(GVMM_X)
 #undef GVMM_X
     STAT_COUNT
-} stat;
+} figure;
 
 /* A resource's figures. Memory and reservations hold it, as they may outlive the resource. */
 struct memory;
@@ -129,7 +133,7 @@ account *gvmm__account_retain(account *a);
 void gvmm__account_release(account *a);
 
 /* Adds to (or, with a negated amount, takes from) the account's figure and the process's. */
-void gvmm__account_add(account *a, stat which, uint64_t amount);
+void gvmm__account_add(account *a, figure which, uint64_t amount);
 void gvmm__account_read(const account *a, gvmm_stats *out); /* NULL: the process */
 
 /* ---- device.c: a device's primary context and capabilities ---- */
@@ -138,11 +142,19 @@ typedef struct device {
     int ordinal;       /* -1: a host location; the rest is then unused */
     CUdevice handle;
     CUcontext primary; /* retained */
+    small_lock lock;   /* guards what follows: events of the primary context, to be used again */
+    unsigned event_count;
+    CUevent events[32];
 } device;
 
 /* Retains the device's primary context. */
 gvmm_result gvmm__device_open(device *out, int ordinal, CUdevice handle);
 void gvmm__device_close(device *d);
+
+/* An event without timing, of a context that is current; NULL if none can be had. Putting one back that may be part of a capture
+ * (`reusable` false) destroys it. */
+CUevent gvmm__event_get(device *d, CUcontext context);
+void gvmm__event_put(device *d, CUcontext context, CUevent event, bool reusable);
 
 /* Asks a capability; *out is false also for drivers that do not know the question. */
 gvmm_result gvmm__device_can(bool *out, CUdevice handle, CUdevice_attribute attribute);
@@ -179,12 +191,14 @@ gvmm_result gvmm__stream_wait_or_fail(gvmm_stream stream, const device *d);
 
 typedef struct backup {
     ref refs;
-    void *pinned; /* page-locked host memory, or NULL */
-    int file;     /* descriptor of a file that has no name any more, or -1 */
+    void *pinned;      /* page-locked host memory, or NULL */
+    CUdevice device;   /* whose primary context has the pinned memory, and is held for it */
+    CUcontext primary; /* NULL without pinned memory */
+    int file;          /* descriptor of a file that has no name any more, or -1 */
 } backup;
 
-/* `directory` NULL: pinned host memory of `size` bytes, under the current context; else a file there. */
-gvmm_result gvmm__backup_create(backup **out, size_t size, const char *directory);
+/* `directory` NULL: pinned host memory of `size` bytes, of the device's primary context, which is current; else a file there. */
+gvmm_result gvmm__backup_create(backup **out, size_t size, const char *directory, CUdevice device);
 backup *gvmm__backup_retain(backup *b);
 void gvmm__backup_release(backup *b);
 
@@ -201,7 +215,8 @@ typedef struct placement {
     size_t chunk_size;   /* bytes, a multiple of the granularity; 0: a chunk is as large as what is asked for */
     int tag;
     unsigned stripe_count;
-    const int *stripe;   /* devices for the chunks in turn, in the same allocation as the placement */
+    const int *stripe;   /* devices for the chunks in turn; it and `peers` in the same allocation as the placement */
+    int *peers;          /* as many as the options had */
     CUmemAccessDesc access[];
 } placement;
 
@@ -327,10 +342,18 @@ gvmm_result gvmm__range_move(range *tail, const range *from, reservation *where)
 range *gvmm__range_retain(range *r);
 void gvmm__range_release(range *r);
 
+/* ---- probe.c: what a device can, found by trying ---- */
+
+/* Makes a chunk as `prop` says, exports it if it is to be exportable, and gives it back. *out: whether all that worked. Fails only
+ * when memory is short, which says nothing. */
+gvmm_result gvmm__probe_chunk(bool *out, const CUmemAllocationProp *prop);
+
 /* ---- options.c: options → placement ---- */
 
 gvmm_result gvmm__options_check(gvmm_options *out, const gvmm_options *given);
-gvmm_result gvmm__placement_create(placement **out, const gvmm_options *options, int ordinal);
+
+/* Turns checked options into what is to be had of them; `peers` and `stripe` then point into the placement. */
+gvmm_result gvmm__placement_create(placement **out, gvmm_options *options, int ordinal);
 
 /* Rounds up; false if it does not fit. */
 bool gvmm__round_up(size_t *size, size_t granularity);
@@ -347,6 +370,36 @@ typedef struct job {
 gvmm_result gvmm__worker_start(void);
 void gvmm__work(job *j);
 uint64_t gvmm__work_waiting(void);
+
+/* What the worker looks at besides, between jobs, as it cannot announce itself: nothing there; something was done; nothing was done yet. */
+typedef enum worker_need { WORKER_IDLE, WORKER_AGAIN, WORKER_SOON } worker_need;
+void gvmm__worker_poll(worker_need (*look)(void));
+void gvmm__worker_wake(void);
+
+/* Rounds that the worker has made; waiting until it has made one more. */
+uint64_t gvmm__worker_progress(void);
+void gvmm__worker_wait_past(uint64_t seen);
+
+/* ---- retire.c: deferred release ---- */
+
+/* Embedded in what gives a range up. `done` is called when the range has gone, on the worker or within gvmm__retire. */
+typedef struct retirement {
+    range *range;
+    gvmm_stream stream; /* as recorded */
+    device *device;
+    void (*done)(struct retirement *self);
+    union {
+        struct retirement *next; /* in a lane */
+        job job;                 /* held by a graph */
+    };
+    CUevent event; /* reached when the range may go; NULL: not marked yet */
+    CUcontext event_context;
+} retirement;
+
+/* Gives the range back when the stream's work so far is done, and returns at once. Never loses it: where nothing else will do, it
+ * waits here. */
+void gvmm__retire(retirement *r);
+uint64_t gvmm__retire_waiting(void);
 
 /* ---- stock.c: memory made ahead of need ---- */
 
@@ -367,7 +420,7 @@ void gvmm__stock_release(stock *s);
 
 struct gvmm_resource {
     ref refs;
-    gvmm_options options;
+    gvmm_options options; /* its lists are the placement's */
     int ordinal;          /* as given; also for host locations, where it was asked what it can do */
     device device;
     placement *placement;
@@ -376,7 +429,6 @@ struct gvmm_resource {
     small_lock handler_lock; /* guards the next two */
     gvmm_residency_fn handler;
     void *handler_user;
-    int ordinals[]; /* peers, then stripe */
 };
 
 /* ---- buffer.c ---- */
@@ -384,7 +436,8 @@ struct gvmm_resource {
 /* The buffer's range, retained, or NULL if it is empty. */
 gvmm_result gvmm__buffer_borrow(range **out, const gvmm_buffer *buffer);
 
-/* A buffer of a range, whose reference it takes over unless it fails. `stream` as recorded. */
-gvmm_result gvmm__buffer_make(gvmm_buffer **out, gvmm_resource *resource, range *r, gvmm_stream stream);
+/* A buffer of a range, whose reference it takes over unless it fails. `stream` as recorded. When it moves, it has the capacity that
+ * `like` was made with; NULL: the resource's. */
+gvmm_result gvmm__buffer_make(gvmm_buffer **out, gvmm_resource *resource, const gvmm_buffer *like, range *r, gvmm_stream stream);
 
 #endif

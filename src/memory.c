@@ -11,8 +11,17 @@ static pthread_mutex_t locks[LOCKS] = {[0 ... LOCKS - 1] = PTHREAD_MUTEX_INITIAL
 
 static pthread_mutex_t *lock_of(memory *m) { return &locks[((uintptr_t)gvmm__memory_original(m) / sizeof(memory)) % LOCKS]; }
 
-void gvmm__memory_lock(memory *m) { pthread_mutex_lock(lock_of(m)); }
-void gvmm__memory_unlock(memory *m) { pthread_mutex_unlock(lock_of(m)); }
+void gvmm__memory_lock(memory *m)
+{
+    pthread_mutex_lock(lock_of(m));
+    gvmm__warnings_hold();
+}
+
+void gvmm__memory_unlock(memory *m)
+{
+    pthread_mutex_unlock(lock_of(m));
+    gvmm__warnings_tell();
+}
 
 /* ---- the account's list of originals ---- */
 
@@ -113,10 +122,9 @@ gvmm_result gvmm__memory_create(memory **out, placement *p, size_t size, size_t 
     return GVMM_OK;
 }
 
-/* The original's readers, none with more than `access`. */
+/* The readers of `of`, none with more than `access`. */
 gvmm_result gvmm__memory_view(memory **out, memory *of, gvmm_access access)
 {
-    of = gvmm__memory_original(of);
     memory *m = new_memory(of->size);
     if (!m) return GVMM_E_NO_HOST_MEMORY;
     gvmm__memory_lock(of);
@@ -134,7 +142,7 @@ gvmm_result gvmm__memory_view(memory **out, memory *of, gvmm_access access)
     }
     m->device = of->device;
     m->account = gvmm__account_retain(of->account);
-    m->original = gvmm__memory_retain(of);
+    m->original = gvmm__memory_retain(gvmm__memory_original(of));
     *out = m;
     return GVMM_OK;
 }

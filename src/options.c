@@ -55,6 +55,10 @@ static gvmm_result check_values(const gvmm_options *o)
     if (o->stripe_count && !o->stripe)
         return gvmm__fail(GVMM_E_INVALID, "option stripe is NULL, stripe_count %zu", o->stripe_count);
     if (o->stripe_count > 1024) return bad("stripe_count", (long long)o->stripe_count);
+    if (o->release_mode != GVMM_RELEASE_SYNC && o->release_mode != GVMM_RELEASE_DEFERRED)
+        return bad("release_mode", o->release_mode);
+    if (o->optional & ~(unsigned)(GVMM_OPTIONAL_RDMA | GVMM_OPTIONAL_FABRIC | GVMM_OPTIONAL_HANDLE | GVMM_OPTIONAL_PEERS))
+        return bad("optional", (long long)o->optional);
     if (o->ahead_count > 1 << 20) return bad("ahead_count", (long long)o->ahead_count);
     return GVMM_OK;
 }
@@ -94,6 +98,8 @@ gvmm_result gvmm__options_check(gvmm_options *out, const gvmm_options *given)
         o.struct_size = sizeof o;
     }
     gvmm_result r = check_values(&o);
+    bool never = o.location == GVMM_LOCATION_HOST || o.handle_type == GVMM_HANDLE_WIN32;
+    if (never && o.optional & GVMM_OPTIONAL_HANDLE) o.handle_type = GVMM_HANDLE_NONE;
     if (!r) r = check_together(&o);
     if (r) return r;
     if (o.location == GVMM_LOCATION_HOST_NUMA_CURRENT) {
@@ -160,17 +166,21 @@ static gvmm_result check_reader(const gvmm_options *o, const char *option, CUdev
     return gvmm__fail(GVMM_E_UNSUPPORTED, "option %s: device %d cannot access the memory of device %d", option, reader, owner);
 }
 
-/* Everyone who reads must reach everyone who owns. */
+/* Who reads must reach everyone who owns. */
+static gvmm_result check_reach(const gvmm_options *o, const char *option, CUdevice device, int reader)
+{
+    if (!o->stripe_count) return check_reader(o, option, device, reader);
+    gvmm_result r = GVMM_OK;
+    for (size_t i = 0; !r && i < o->stripe_count; i++) r = check_reader(o, option, o->stripe[i], reader);
+    return r;
+}
+
 static gvmm_result check_readers(const gvmm_options *o, CUdevice device)
 {
-    const int alone[] = {device}, *owners = o->stripe_count ? o->stripe : alone;
-    size_t owner_count = o->stripe_count ? o->stripe_count : 1;
     gvmm_result r = GVMM_OK;
     for (size_t i = 0; !r && i < o->stripe_count; i++) r = check_reader(o, "stripe", o->stripe[i], o->stripe[i]);
-    for (size_t k = 0; !r && k < owner_count; k++) {
-        for (size_t i = 0; !r && i < o->peer_count; i++) r = check_reader(o, "peers", owners[k], o->peers[i]);
-        for (size_t i = 0; !r && i < o->stripe_count; i++) r = check_reader(o, "stripe", owners[k], o->stripe[i]);
-    }
+    for (size_t i = 0; !r && i < o->stripe_count; i++) r = check_reach(o, "stripe", device, o->stripe[i]);
+    for (size_t i = 0; !r && i < o->peer_count; i++) r = check_reach(o, "peers", device, o->peers[i]);
     return r;
 }
 
@@ -225,42 +235,126 @@ static gvmm_result ask_capacity(placement *p, const gvmm_options *o, CUdevice de
     return GVMM_OK;
 }
 
-/* One allocation: the placement, its readers, its stripe. */
-static placement *new_placement(const gvmm_options *o, CUdevice device)
+static CUmemAllocationProp prop_of(const gvmm_options *o, CUdevice device)
 {
-    size_t readers = 1 + o->stripe_count + o->peer_count;
-    placement *p = gvmm__alloc(sizeof *p + readers * sizeof p->access[0] + o->stripe_count * sizeof p->stripe[0]);
+    CUmemAllocationProp prop = {0};
+    prop.type = (CUmemAllocationType)o->allocation_type;
+    prop.requestedHandleTypes = (CUmemAllocationHandleType)o->handle_type;
+    prop.location = owner_of(o, device);
+    prop.allocFlags.gpuDirectRDMACapable = o->gpu_direct_rdma;
+    return prop;
+}
+
+/* ---- what is asked for if available ---- */
+
+/* By the device's word, and by a chunk. What is not there is no failure. */
+static gvmm_result is_there(bool *out, const gvmm_options *o, CUdevice device)
+{
+    saved_error before;
+    gvmm__error_save(&before);
+    gvmm_result r = check_capabilities(o, device);
+    if (!r) {
+        CUmemAllocationProp prop = prop_of(o, device);
+        return gvmm__probe_chunk(out, &prop);
+    }
+    if (r != GVMM_E_UNSUPPORTED) return r;
+    gvmm__error_restore(&before);
+    *out = false;
+    return GVMM_OK;
+}
+
+static bool may_go_without_handle(const gvmm_options *o)
+{
+    unsigned bits = GVMM_OPTIONAL_HANDLE | (o->handle_type == GVMM_HANDLE_FABRIC ? GVMM_OPTIONAL_FABRIC : 0);
+    return o->handle_type != GVMM_HANDLE_NONE && o->optional & bits;
+}
+
+static gvmm_result settle_memory(gvmm_options *o, CUdevice device)
+{
+    gvmm_result r = GVMM_OK;
+    if (o->gpu_direct_rdma && o->optional & GVMM_OPTIONAL_RDMA) {
+        gvmm_options alone = *o;
+        alone.handle_type = GVMM_HANDLE_NONE;
+        r = is_there(&o->gpu_direct_rdma, &alone, device);
+    }
+    while (!r && may_go_without_handle(o)) {
+        bool there;
+        r = is_there(&there, o, device);
+        if (r || there) break;
+        bool fabric = o->handle_type == GVMM_HANDLE_FABRIC && o->optional & GVMM_OPTIONAL_FABRIC;
+        o->handle_type = fabric ? GVMM_HANDLE_POSIX_FD : GVMM_HANDLE_NONE;
+    }
+    return r;
+}
+
+/* `peers` are the options'. */
+static gvmm_result settle_peers(gvmm_options *o, int *peers, CUdevice device)
+{
+    size_t kept = 0;
+    saved_error before;
+    gvmm__error_save(&before);
+    if (!(o->optional & GVMM_OPTIONAL_PEERS)) return GVMM_OK;
+    for (size_t i = 0; i < o->peer_count; i++) {
+        gvmm_result r = check_reach(o, "peers", device, peers[i]);
+        if (!r)
+            peers[kept++] = peers[i];
+        else if (r != GVMM_E_UNSUPPORTED && r != GVMM_E_INVALID)
+            return r;
+    }
+    gvmm__error_restore(&before);
+    o->peer_count = kept;
+    if (!kept) o->peers = NULL;
+    return GVMM_OK;
+}
+
+/* ---- the placement ---- */
+
+/* One allocation: the placement, room for its readers, its stripe and peers, to which the options' lists then point. */
+static placement *new_placement(gvmm_options *o)
+{
+    size_t readers = 1 + o->stripe_count + o->peer_count, ordinals = o->stripe_count + o->peer_count;
+    placement *p = gvmm__alloc(sizeof *p + readers * sizeof p->access[0] + ordinals * sizeof p->stripe[0]);
     if (!p) return NULL;
     memset(p, 0, sizeof *p);
     ref_init(&p->refs);
-    p->prop.type = (CUmemAllocationType)o->allocation_type;
-    p->prop.requestedHandleTypes = (CUmemAllocationHandleType)o->handle_type;
-    p->prop.location = owner_of(o, device);
-    p->prop.allocFlags.gpuDirectRDMACapable = o->gpu_direct_rdma;
+    int *stripe = (int *)(p->access + readers), *peers = stripe + o->stripe_count;
+    for (size_t i = 0; i < o->stripe_count; i++) stripe[i] = o->stripe[i];
+    for (size_t i = 0; i < o->peer_count; i++) peers[i] = o->peers[i];
+    p->stripe = stripe;
+    p->stripe_count = (unsigned)o->stripe_count;
+    p->peers = peers;
+    o->stripe = o->stripe_count ? stripe : NULL;
+    o->peers = o->peer_count ? peers : NULL;
+    return p;
+}
+
+static void fill(placement *p, const gvmm_options *o, CUdevice device)
+{
+    p->prop = prop_of(o, device);
     p->addr_hint = o->addr_hint;
     p->addr_align = o->addr_align;
     p->capacity = o->capacity;
     p->chunk_size = o->chunk_size;
     p->tag = o->tag;
     p->access_count = list_access(p->access, o, p->prop.location);
-    int *stripe = (int *)(p->access + readers);
-    for (size_t i = 0; i < o->stripe_count; i++) stripe[i] = o->stripe[i];
-    p->stripe = stripe;
-    p->stripe_count = (unsigned)o->stripe_count;
-    return p;
 }
 
-gvmm_result gvmm__placement_create(placement **out, const gvmm_options *o, int ordinal)
+gvmm_result gvmm__placement_create(placement **out, gvmm_options *o, int ordinal)
 {
     CUdevice device;
     gvmm_result r = DRIVER(cuDeviceGet, &device, ordinal);
     if (r) return gvmm__about(GVMM_E_INVALID, "device", "%d", ordinal);
-    r = check_capabilities(o, device);
-    if (!r) r = check_readers(o, device);
+    r = settle_memory(o, device);
+    if (!r) r = check_capabilities(o, device);
     if (r) return r;
-    placement *p = new_placement(o, device);
+    placement *p = new_placement(o);
     if (!p) return GVMM_E_NO_HOST_MEMORY;
-    r = ask_granularity(p, o);
+    r = settle_peers(o, p->peers, device);
+    if (!r) r = check_readers(o, device);
+    if (!r) {
+        fill(p, o, device);
+        r = ask_granularity(p, o);
+    }
     if (!r) r = ask_capacity(p, o, device);
     if (r) {
         gvmm__placement_release(p);

@@ -6,16 +6,15 @@ static gvmm_result link_create(range **out, size_t total, reservation *where, ui
 {
     range *link = gvmm__alloc(sizeof *link);
     if (!link) return GVMM_E_NO_HOST_MEMORY;
-    gvmm_result r = gvmm__mapping_open(&link->mapping, where, address, what);
-    if (r) {
-        gvmm__free(link);
-        return r;
-    }
-    ref_init(&link->refs);
+    ref_init(&link->refs); /* before others can find it: evict.c borrows what is mapped */
     link->before = NULL;
     link->total = total;
-    *out = link;
-    return GVMM_OK;
+    gvmm_result r = gvmm__mapping_open(&link->mapping, where, address, what);
+    if (r)
+        gvmm__free(link);
+    else
+        *out = link;
+    return r;
 }
 
 gvmm_result gvmm__range_extend(range **out, range *before, reservation *where, uint64_t address, memory *what)

@@ -42,12 +42,12 @@ gvmm_result gvmm__reservation_ahead(reservation **out, size_t need, uint64_t wis
     gvmm__round_up(&size, granularity);
     saved_error before; /* a wish that is not granted is no failure */
     gvmm__error_save(&before);
-    for (; size > need; size = size / 2 / granularity * granularity) {
-        if (gvmm__reservation_create(out, size, align, hint, a) != GVMM_OK) continue;
-        gvmm__error_restore(&before);
-        return GVMM_OK;
-    }
-    return gvmm__reservation_create(out, need, align, hint, a);
+    gvmm_result r = GVMM_E_NO_ADDRESS_SPACE;
+    for (; r && size > need; size = size / 2 / granularity * granularity)
+        r = gvmm__reservation_create(out, size, align, hint, a);
+    if (r) r = gvmm__reservation_create(out, need, align, hint, a);
+    if (!r) gvmm__error_restore(&before);
+    return r;
 }
 
 bool gvmm__reservation_claim(reservation *r, uint64_t address, size_t size)

@@ -3,34 +3,28 @@
 
 #include "internal.h"
 
-/* Copies the options, with the peers and the stripe behind the resource, so that one object is all that is to be freed. */
 static gvmm_resource *new_resource(int ordinal, const gvmm_options *o)
 {
-    size_t ordinals = o->peer_count + o->stripe_count;
-    gvmm_resource *resource = gvmm__alloc(sizeof *resource + ordinals * sizeof resource->ordinals[0]);
+    gvmm_resource *resource = gvmm__alloc(sizeof *resource);
     if (!resource) return NULL;
     memset(resource, 0, sizeof *resource);
     ref_init(&resource->refs);
     resource->options = *o;
     resource->ordinal = ordinal;
     resource->device.ordinal = -1;
-    int *peers = resource->ordinals, *stripe = peers + o->peer_count;
-    for (size_t i = 0; i < o->peer_count; i++) peers[i] = o->peers[i];
-    for (size_t i = 0; i < o->stripe_count; i++) stripe[i] = o->stripe[i];
-    resource->options.peers = o->peer_count ? peers : NULL;
-    resource->options.stripe = o->stripe_count ? stripe : NULL;
     return resource;
 }
 
 /* What options and driver decide; a failure leaves it to the caller to release what is there. */
-static gvmm_result fit_out(gvmm_resource *resource, const gvmm_options *o)
+static gvmm_result fit_out(gvmm_resource *resource)
 {
+    gvmm_options *o = &resource->options;
     resource->account = gvmm__account_create();
     gvmm_result r = resource->account ? GVMM_OK : GVMM_E_NO_HOST_MEMORY;
     if (!r) r = gvmm__placement_create(&resource->placement, o, resource->ordinal);
     if (r) return r;
-    resource->options.capacity = resource->placement->capacity;
-    resource->options.chunk_size = resource->placement->chunk_size;
+    o->capacity = resource->placement->capacity;
+    o->chunk_size = resource->placement->chunk_size;
     if (o->location == GVMM_LOCATION_DEVICE) r = gvmm__device_open(&resource->device, resource->ordinal, resource->placement->prop.location.id);
     if (!r && o->ahead_count)
         r = gvmm__stock_create(&resource->stock, resource->placement, o->ahead_count, resource->account);
@@ -48,7 +42,7 @@ gvmm_result gvmm_resource_create(gvmm_resource **out, int device, const gvmm_opt
 
     gvmm_resource *resource = new_resource(device, &checked);
     if (!resource) return GVMM_E_NO_HOST_MEMORY;
-    r = fit_out(resource, &checked);
+    r = fit_out(resource);
     if (r) {
         gvmm_resource_release(resource);
         return r;
@@ -118,5 +112,5 @@ void gvmm_get_stats(const gvmm_resource *resource, gvmm_stats *out)
     gvmm__account_read(resource ? resource->account : NULL, out);
     if (resource) return;
     out->driver_calls = atomic_load(&gvmm__driver_calls);
-    out->releases_waiting = gvmm__work_waiting();
+    out->releases_waiting = gvmm__work_waiting() + gvmm__retire_waiting();
 }

@@ -29,7 +29,7 @@ void gvmm__account_release(account *a)
     gvmm__unhold();
 }
 
-void gvmm__account_add(account *a, stat which, uint64_t amount)
+void gvmm__account_add(account *a, figure which, uint64_t amount)
 {
     atomic_fetch_add_explicit(&a->figures[which], amount, memory_order_relaxed);
     atomic_fetch_add_explicit(&process[which], amount, memory_order_relaxed);

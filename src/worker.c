@@ -3,28 +3,59 @@
  * It starts with the first thing that may need it, so that handing over cannot fail, and lives as long as the process. At exit it
  * is simply gone: the driver takes back what is left. A forked child has no thread and nothing to do, as the driver refuses every
  * call there. */
+#include <time.h>
+
 #include "internal.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows */
 static pthread_cond_t arrived = PTHREAD_COND_INITIALIZER;
-static pthread_cond_t emptied = PTHREAD_COND_INITIALIZER;
-static bool running;
+static pthread_cond_t progressed = PTHREAD_COND_INITIALIZER;
+static bool running, woken;
+static worker_need (*poll)(void);
+static uint64_t progress; /* rounds of the loop */
 static job *first, **last = &first;
 static uint64_t waiting; /* in the list, or being done */
+
+/* How long until the next look at what cannot announce itself, microseconds: longer and longer while nothing happens. */
+enum { FIRST_LOOK = 20, LAST_LOOK = 500 };
+
+static void pause_for(unsigned microseconds)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += microseconds * 1000L;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    pthread_cond_timedwait(&arrived, &lock, &until);
+}
 
 static void *work(void *unused)
 {
     (void)unused;
+    unsigned pause = FIRST_LOOK;
     pthread_mutex_lock(&lock);
     for (;;) {
-        while (!first) pthread_cond_wait(&arrived, &lock);
         job *j = first;
-        first = j->next;
-        if (!first) last = &first;
+        if (j) {
+            first = j->next;
+            if (!first) last = &first;
+        }
+        worker_need (*look)(void) = poll;
+        bool idle_before = !woken;
+        woken = false;
         pthread_mutex_unlock(&lock);
-        j->run(j);
+        if (j) j->run(j);
+        worker_need need = look ? look() : WORKER_IDLE;
         pthread_mutex_lock(&lock);
-        if (--waiting == 0) pthread_cond_broadcast(&emptied);
+        if (j) waiting--;
+        progress++;
+        pthread_cond_broadcast(&progressed);
+        if (first || woken) continue;
+        pause = need == WORKER_SOON && idle_before ? (pause < LAST_LOOK ? pause * 2 : LAST_LOOK) : FIRST_LOOK;
+        if (need == WORKER_IDLE)
+            pthread_cond_wait(&arrived, &lock);
+        else
+            pause_for(pause);
     }
     return NULL;
 }
@@ -39,7 +70,7 @@ static void forget_in_child(void)
     last = &first;
     waiting = 0;
     pthread_cond_init(&arrived, NULL);
-    pthread_cond_init(&emptied, NULL);
+    pthread_cond_init(&progressed, NULL);
     pthread_mutex_unlock(&lock);
 }
 
@@ -88,9 +119,32 @@ uint64_t gvmm__work_waiting(void)
     return n;
 }
 
-void gvmm_drain(void)
+void gvmm__worker_poll(worker_need (*look)(void))
 {
     pthread_mutex_lock(&lock);
-    while (waiting) pthread_cond_wait(&emptied, &lock);
+    poll = look;
+    pthread_mutex_unlock(&lock);
+}
+
+void gvmm__worker_wake(void)
+{
+    pthread_mutex_lock(&lock);
+    woken = true;
+    pthread_cond_signal(&arrived);
+    pthread_mutex_unlock(&lock);
+}
+
+uint64_t gvmm__worker_progress(void)
+{
+    pthread_mutex_lock(&lock);
+    uint64_t n = progress;
+    pthread_mutex_unlock(&lock);
+    return n;
+}
+
+void gvmm__worker_wait_past(uint64_t seen)
+{
+    pthread_mutex_lock(&lock);
+    while (progress == seen) pthread_cond_wait(&progressed, &lock);
     pthread_mutex_unlock(&lock);
 }

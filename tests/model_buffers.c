@@ -1,9 +1,6 @@
 /* The model test: operations on buffers. */
 #include "model_state.h"
 
-/* A known bug of the library, left out so that it does not hide others. To be 0. */
-#define LEFT_OUT_WRAPPED_CAPTURE 1 /* released while its stream captures, a wrapped mapping is never given back */
-
 /* ---------------------------------------------------------------------------------------------
  * Choosing
  * ------------------------------------------------------------------------------------------- */
@@ -454,7 +451,6 @@ void do_release(const uint8_t *op)
     if (slot < 0) return;
     twin_buffer *b = &t->buffers[slot];
     bool ends = b->references == 1 && b->open;
-    if (LEFT_OUT_WRAPPED_CAPTURE && ends && b->wrapped && !b->own_free && is_capturing(b->stream)) return;
     ending e = ends ? end_of(b, b->stream) : (ending){-1, 0};
     if (is_capturing(b->stream)) m.fault.nth = 0;
     if (ends) before_end(slot, &e);

@@ -31,7 +31,7 @@ void machine_end(void)
     ck_ok(gvmm_sim_reset(NULL));
 }
 
-static void two_devices(void)
+void machine_of_two_devices(void)
 {
     gvmm_sim_config config = GVMM_SIM_CONFIG_INIT;
     config.devices = 2;
@@ -47,7 +47,7 @@ static void end_without_findings(void)
 TCase *add_machine_case(Suite *suite, const char *name)
 {
     TCase *tests = tcase_create(name);
-    tcase_add_checked_fixture(tests, two_devices, end_without_findings);
+    tcase_add_checked_fixture(tests, machine_of_two_devices, end_without_findings);
     tcase_set_timeout(tests, 120);
     suite_add_tcase(suite, tests);
     return tests;
@@ -68,8 +68,7 @@ void block_grant(const block *b, int device, CUmemAccess_flags flags)
 block block_make(size_t size)
 {
     block b = {.size = size};
-    CUmemAllocationProp prop =
-        memory_of(CU_MEM_LOCATION_TYPE_DEVICE, 0, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    CUmemAllocationProp prop = memory_of(CU_MEM_LOCATION_TYPE_DEVICE, 0, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     ck_cu(cu->cuMemAddressReserve(&b.address, size, 0, 0, 0));
     ck_cu(cu->cuMemCreate(&b.handle, size, &prop, 0));
     ck_cu(cu->cuMemMap(b.address, size, 0, b.handle, 0));
@@ -144,7 +143,12 @@ int child_run(const char *role, char *text, size_t size)
     posix_spawn_file_actions_destroy(&actions);
     close(ends[1]);
     size_t length = 0;
-    for (ssize_t n; (n = read(ends[0], text + length, size - 1 - length)) > 0;) length += (size_t)n;
+    char bytes[512];
+    for (ssize_t n; (n = read(ends[0], bytes, sizeof bytes)) > 0;) {
+        size_t kept = (size_t)n < size - 1 - length ? (size_t)n : size - 1 - length;
+        memcpy(text + length, bytes, kept);
+        length += kept;
+    }
     text[length] = 0;
     close(ends[0]);
     ck_assert_int_eq(waitpid(child, &status, 0), child);

@@ -13,6 +13,7 @@
 /* A new machine with device 0's primary context current, and `cu`, `G` and `device_count` for it; findings are kept quietly.
  * NULL: the defaults. The end gives the context back and fails if anything is left. */
 void machine_start(const gvmm_sim_config *config);
+void machine_of_two_devices(void);
 void machine_end(void);
 
 /* Fixture: a machine of two devices. The end expects that findings were cleared. */

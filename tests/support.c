@@ -69,6 +69,7 @@ void setup(void)
 
 void teardown(void)
 {
+    gvmm_drain(); /* no thread of gvmm makes calls any more */
     ck_ok(gvmm_faults_set(NULL));
     ck_nothing_left();
     gvmm_resource_release(plain);

@@ -1,15 +1,11 @@
 /* What went wrong for others: public reports from systems that do this job. Each test is named by its reference; the comment says what
- * happened there. Here: partial failures, order with GPU work, captures, callbacks; the rest is in test_cases_memory.c.
+ * happened there. Here: partial failures, order with GPU work, captures, callbacks; the rest is in test_cases_memory.c, and in
+ * test_cases_elastic.c what evicting and access changed later answer.
  *
  * Reports that wait for a part of gvmm that does not exist yet, or that a C test cannot show:
  *
- *   elastic memory (evict, restore, shrink, access changed later, notifications)
- *     vllm#34600                                  waking up runs out of memory half way
- *     vllm#12981, torch_memory_saver#87           out of memory on wake swallowed
- *     vllm#45552, vllm#45615                      sleep during decode
- *     torch_memory_saver#88, sglang#40648         registrations point at the old pages after waking
+ *   elastic memory
  *     vllm#45648                                  one unmap and one access call for a run of mappings
- *     ucx#11265                                   access granted and revoked later
  *   deferred release
  *     TensorRT-LLM#11641, xla#41652               the second of their two answers, "wait or defer"; the first is tested here
  *     cuda-python#2989                            close blocks on GPU work

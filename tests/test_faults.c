@@ -11,6 +11,7 @@ typedef struct scene {
     CUgraph graph;
     gvmm_stream capturing;
     uint64_t by_hand;
+    gvmm_resource *resource; /* of the input, where it is not `plain` */
     gvmm_buffer *out;
     gvmm_resource *out_resource;
 } scene;
@@ -70,6 +71,66 @@ static void with_capture(scene *s)
     three(s, true);
     ck_cu(cu->cuStreamCreate(&s->capturing, CU_STREAM_NON_BLOCKING));
     ck_cu(cu->cuStreamBeginCapture(s->capturing, CU_STREAM_CAPTURE_MODE_RELAXED)); /* the checks copy meanwhile */
+}
+
+static const int both_devices[] = {0, 1};
+
+static gvmm_options in_chunks(void)
+{
+    gvmm_options options = GVMM_OPTIONS_INIT;
+    options.chunk_size = G;
+    options.capacity = 16 * G;
+    return options;
+}
+
+static void chunked(scene *s)
+{
+    s->resource = resource_with(in_chunks());
+    s->input = create(s->resource, three_chunks * G);
+    write_pattern(gvmm_buffer_address(s->input), three_chunks * G, 1);
+}
+
+static void striped(scene *s)
+{
+    gvmm_options options = in_chunks();
+    options.stripe = both_devices;
+    options.stripe_count = device_count > 1 ? 2 : 1;
+    s->resource = resource_with(options);
+    s->input = create(s->resource, three_chunks * G);
+    write_pattern(gvmm_buffer_address(s->input), three_chunks * G, 1);
+}
+
+/* One that device 0 may only read, beside one that it may write: what must be kept of the former needs a mapping for the purpose. */
+static void partly_read_only(scene *s)
+{
+    three(s, true);
+    ck_ok(gvmm_buffer_set_access(s->input, 1, GVMM_ACCESS_READ));
+}
+
+static void sleep_with(scene *s, gvmm_contents contents)
+{
+    gvmm_evict_options options = GVMM_EVICT_OPTIONS_INIT;
+    options.contents = contents;
+    options.directory = "/tmp";
+    ck_ok(gvmm_buffer_evict(s->input, &options));
+}
+
+static void asleep_in_host_memory(scene *s)
+{
+    hole(s);
+    sleep_with(s, GVMM_CONTENTS_HOST);
+}
+
+static void asleep_in_a_file(scene *s)
+{
+    decoy(s);
+    sleep_with(s, GVMM_CONTENTS_FILE);
+}
+
+static void striped_asleep(scene *s)
+{
+    striped(s);
+    sleep_with(s, GVMM_CONTENTS_HOST);
 }
 
 static void by_hand(scene *s)
@@ -145,6 +206,49 @@ static gvmm_result deallocate(scene *s)
     return GVMM_OK; /* the failure is reported and both steps are tried: nothing to try again */
 }
 
+static gvmm_result create_with_capacity(scene *s)
+{
+    return gvmm_buffer_create_with_capacity(&s->out, plain, 2 * G, 16 * G, stream);
+}
+
+static gvmm_result create_in_chunks(scene *s) { return gvmm_buffer_create(&s->out, s->resource, 5 * G, stream); }
+static gvmm_result grow_past_capacity(scene *s) { return gvmm_buffer_grow(&s->out, s->input, 18 * G, NULL); }
+static gvmm_result shrink(scene *s) { return gvmm_buffer_shrink(&s->out, s->input, 2 * G); }
+static gvmm_result ring(scene *s) { return gvmm_buffer_ring(&s->out, s->input, 3); }
+static gvmm_result grant(scene *s) { return gvmm_buffer_set_access(s->input, 1, GVMM_ACCESS_READ_WRITE); }
+static gvmm_result revoke(scene *s) { return gvmm_buffer_set_access(s->input, 1, GVMM_ACCESS_NONE); }
+static gvmm_result restore(scene *s) { return gvmm_buffer_restore(s->input); }
+
+static gvmm_result compose(scene *s)
+{
+    gvmm_piece pieces[] = {{s->input, G, G, false}, {s->input, 0, 0, true}, {s->input, 2 * G, 0, false}};
+    return gvmm_buffer_compose(&s->out, plain, pieces, 3, stream);
+}
+
+static gvmm_result evict_with(scene *s, gvmm_contents contents)
+{
+    gvmm_evict_options options = GVMM_EVICT_OPTIONS_INIT;
+    options.contents = contents;
+    options.directory = "/tmp";
+    return gvmm_buffer_evict(s->input, &options);
+}
+
+static gvmm_result evict_to_host(scene *s) { return evict_with(s, GVMM_CONTENTS_HOST); }
+static gvmm_result evict_to_file(scene *s) { return evict_with(s, GVMM_CONTENTS_FILE); }
+
+static gvmm_result evict_all(scene *s) { return gvmm_resource_evict(s->resource, GVMM_TAG_ANY, NULL); }
+static gvmm_result restore_all(scene *s) { return gvmm_resource_restore(s->resource, GVMM_TAG_ANY); }
+
+/* What the thread does is counted too. */
+static gvmm_result create_with_memory_ahead(scene *s)
+{
+    gvmm_options options = in_chunks();
+    options.ahead_count = 3;
+    gvmm_result r = gvmm_resource_create(&s->out_resource, 0, &options);
+    gvmm_drain();
+    return r;
+}
+
 static const operation operations[] = {
     {"resource_create", nothing, create_resource, false},
     {"resource_create host_numa_current", nothing, create_host_resource, false},
@@ -159,6 +263,27 @@ static const operation operations[] = {
     {"buffer_retain_in_capture", with_capture, retain_in_capture, false},
     {"buffer_wrap", nothing, wrap, false},
     {"buffer_segments", hole, segments, false},
+    {"resource_create with memory ahead", nothing, create_with_memory_ahead, false},
+    {"buffer_create with capacity", nothing, create_with_capacity, false},
+    {"buffer_create in chunks", chunked, create_in_chunks, false},
+    {"buffer_create striped", striped, create_in_chunks, false},
+    {"buffer_grow in chunks", chunked, grow_to_five, false},
+    {"buffer_grow striped", striped, grow_to_five, false},
+    {"buffer_grow past its capacity", chunked, grow_past_capacity, false},
+    {"buffer_shrink", hole, shrink, false},
+    {"buffer_compose", decoy, compose, false},
+    {"buffer_ring", hole, ring, false},
+    {"buffer_set_access, granted", hole, grant, false},
+    {"buffer_set_access, revoked", partly_read_only, revoke, false},
+    {"buffer_evict to host memory", hole, evict_to_host, false},
+    {"buffer_evict to a file", decoy, evict_to_file, false},
+    {"resource_evict striped", striped, evict_all, false},
+    {"buffer_restore from host memory", asleep_in_host_memory, restore, false},
+    {"buffer_restore from a file", asleep_in_a_file, restore, false},
+    {"resource_restore striped", striped_asleep, restore_all, false},
+    {"buffer_grow of an evicted buffer", asleep_in_host_memory, grow_to_five, false},
+    {"buffer_ring of an evicted buffer", asleep_in_host_memory, ring, false},
+    {"buffer_set_access of an evicted buffer", asleep_in_host_memory, grant, false},
     {"buffer_close", hole, close_it, true},
     {"buffer_release", decoy, release_it, true},
     {"resource_deallocate", by_hand, deallocate, true},
@@ -195,11 +320,30 @@ static void ck_input_intact(const scene *s, uint64_t address, size_t size)
     for (size_t at = 0; at < size; at += G) ck_assert_uint_eq(access_of(address + at, 0), GVMM_ACCESS_READ_WRITE);
 }
 
+/* As it was before: in place and with its bytes, or asleep with a backup of them; and as open to the other device. */
+static void ck_input_as_it_was(const scene *s, uint64_t address, size_t size, size_t evicted, gvmm_access second)
+{
+    gvmm_access now;
+    ck_assert_uint_eq(gvmm_buffer_evicted_bytes(s->input), evicted);
+    if (!evicted) ck_input_intact(s, address, size);
+    if (!size || atomic_load(&warning_count)) return; /* access that the driver would not take back is a warning */
+    ck_ok(gvmm_buffer_get_access(s->input, 1, &now));
+    ck_assert_int_eq(now, second);
+    for (size_t at = 0; at < size && !evicted; at += G) ck_assert_uint_eq(access_of(address + at, 1), second);
+}
+
+static void ck_input_good(const scene *s, uint64_t address, size_t size)
+{
+    if (size) ck_ok(gvmm_buffer_restore(s->input));
+    ck_input_intact(s, address, size);
+}
+
 static void end_scene(scene *s)
 {
     gvmm_buffer_release(s->out);
     gvmm_resource_release(s->out_resource);
     gvmm_buffer_release(s->input);
+    gvmm_resource_release(s->resource);
     if (s->decoy) free_decoy(s->decoy);
     if (s->capturing) {
         ck_cu(cu->cuStreamEndCapture(s->capturing, &s->graph));
@@ -229,7 +373,9 @@ static bool sweep_step(const operation *op, uint64_t nth, bool onwards)
     scene s = {0};
     op->prepare(&s);
     uint64_t address = gvmm_buffer_address(s.input);
-    size_t size = gvmm_buffer_size(s.input);
+    size_t size = gvmm_buffer_size(s.input), evicted = gvmm_buffer_evicted_bytes(s.input);
+    gvmm_access second = GVMM_ACCESS_NONE;
+    if (size) ck_ok(gvmm_buffer_get_access(s.input, 1, &second));
     size_t counts[GVMM_SIM_KIND_COUNT], counts_after[GVMM_SIM_KIND_COUNT];
     gvmm_stats before, after;
     gvmm_drain();
@@ -254,10 +400,11 @@ static bool sweep_step(const operation *op, uint64_t nth, bool onwards)
         ck_same_figures(&before, &after);
         census(counts_after);
         for (int kind = 0; kind < GVMM_SIM_USER_OBJECT; kind++) ck_assert_uint_eq(counts[kind], counts_after[kind]);
-        ck_input_intact(&s, address, size);
+        ck_input_as_it_was(&s, address, size, evicted, second);
         ck_ok(op->run(&s)); /* the same call then succeeds */
+        ck_input_good(&s, address, size);
     } else {
-        ck_input_intact(&s, address, size);
+        ck_input_good(&s, address, size);
     }
     if (!fired) ck_ok(r);
     end_scene(&s);

@@ -34,12 +34,12 @@ static reservation *new_reservation(size_t size)
     return r;
 }
 
-static uint64_t figure(stat which) { return atomic_load(&acct->figures[which]); }
+static uint64_t amount(figure which) { return atomic_load(&acct->figures[which]); }
 
 START_TEST(memory_is_released_once_with_its_last_reference)
 {
     memory *m = new_memory(2 * G);
-    ck_assert_uint_eq(figure(STAT_physical_bytes), 2 * G);
+    ck_assert_uint_eq(amount(STAT_physical_bytes), 2 * G);
     ck_assert_int_eq(m->device, 0);
     ck_assert_uint_eq(m->access_count, 1);
     CUmemGenericAllocationHandle handle = m->handle;
@@ -47,8 +47,8 @@ START_TEST(memory_is_released_once_with_its_last_reference)
     CUmemAllocationProp prop;
     ck_cu(cu->cuMemGetAllocationPropertiesFromHandle(&prop, handle)); /* still ours */
     gvmm__memory_release(m);
-    ck_assert_uint_eq(figure(STAT_physical_bytes), 0);
-    ck_assert_uint_eq(figure(STAT_memories), 0);
+    ck_assert_uint_eq(amount(STAT_physical_bytes), 0);
+    ck_assert_uint_eq(amount(STAT_memories), 0);
     gvmm__memory_release(NULL);
 }
 END_TEST
@@ -58,10 +58,10 @@ START_TEST(a_reservation_is_freed_with_its_original_pair)
     reservation *r = new_reservation(3 * G);
     uint64_t base = r->base;
     ck_assert_uint_eq(base % G, 0);
-    ck_assert_uint_eq(figure(STAT_reserved_bytes), 3 * G);
+    ck_assert_uint_eq(amount(STAT_reserved_bytes), 3 * G);
     gvmm__reservation_release(r);
     ck_cu_fails(cu->cuMemAddressFree(base, 3 * G), CUDA_ERROR_INVALID_VALUE); /* gone already */
-    ck_assert_uint_eq(figure(STAT_reservations), 0);
+    ck_assert_uint_eq(amount(STAT_reservations), 0);
     gvmm__reservation_release(NULL);
 }
 END_TEST
@@ -71,7 +71,7 @@ START_TEST(a_probe_gets_the_exact_place_or_nothing)
     reservation *whole = new_reservation(4 * G);
     uint64_t base = whole->base;
     ck_assert_ptr_null(gvmm__reservation_probe(base, G, acct)); /* taken: another place comes back, and is freed */
-    ck_assert_uint_eq(figure(STAT_reservations), 1);
+    ck_assert_uint_eq(amount(STAT_reservations), 1);
     gvmm__reservation_release(whole);
     reservation *first = gvmm__reservation_probe(base, 2 * G, acct);
     ck_assert_ptr_nonnull(first);
@@ -124,7 +124,7 @@ START_TEST(a_mapping_holds_memory_and_reservation)
     ck_filled(base, 3, G);
     gvmm__mapping_close(&map);
     ck_released(base, G);
-    ck_assert_uint_eq(figure(STAT_mapped_bytes), 0);
+    ck_assert_uint_eq(amount(STAT_mapped_bytes), 0);
 }
 END_TEST
 
@@ -139,7 +139,7 @@ START_TEST(a_mapping_that_cannot_be_opened_is_undone)
     ck_cu_fails(cu->cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)r->base), CUDA_ERROR_INVALID_VALUE);
     gvmm__memory_release(m);
     gvmm__reservation_release(r);
-    ck_assert_uint_eq(figure(STAT_mappings), 0);
+    ck_assert_uint_eq(amount(STAT_mappings), 0);
     ck_no_warnings();
 }
 END_TEST
@@ -167,9 +167,9 @@ START_TEST(ranges_share_their_links)
     ck_assert_ptr_eq(five->before->before->before, two);
     ck_assert_uint_eq(gvmm__range_base(five), base);
     ck_assert_uint_eq(five->total, 5 * G);
-    ck_assert_uint_eq(figure(STAT_mappings), 5);
+    ck_assert_uint_eq(amount(STAT_mappings), 5);
     gvmm__range_release(five);
-    ck_assert_uint_eq(figure(STAT_mappings), 2); /* only what was its own */
+    ck_assert_uint_eq(amount(STAT_mappings), 2); /* only what was its own */
     ck_mapped(base + G);
     gvmm__range_release(two);
     gvmm__reservation_release(r);
@@ -198,8 +198,8 @@ START_TEST(a_move_maps_the_same_memory_in_the_same_order)
     ck_ok(gvmm__range_move(moved, r, there));
     ck_assert_uint_eq(gvmm__range_base(moved), new);
     ck_assert_uint_eq(moved->total, 4 * G);
-    ck_assert_uint_eq(figure(STAT_physical_bytes), 4 * G);
-    ck_assert_uint_eq(figure(STAT_mapped_bytes), 7 * G);
+    ck_assert_uint_eq(amount(STAT_physical_bytes), 4 * G);
+    ck_assert_uint_eq(amount(STAT_mapped_bytes), 7 * G);
     for (unsigned i = 0; i < 3; i++) ck_pattern(new + i * G, G, i);
     gvmm__reservation_release(here);
     gvmm__reservation_release(there);
@@ -224,7 +224,7 @@ START_TEST(a_failed_move_leaves_nothing)
             ck_assert_int_ne(gvmm__range_move(tail, r, there), GVMM_OK);
             ck_ok(gvmm_faults_set(NULL));
             gvmm__range_release(tail);
-            ck_assert_uint_eq(figure(STAT_mappings), 4);
+            ck_assert_uint_eq(amount(STAT_mappings), 4);
         }
     gvmm__range_release(r);
     gvmm__reservation_release(here);
@@ -247,7 +247,7 @@ START_TEST(a_long_range_is_released_on_a_small_stack)
     reservation *r = new_reservation(LINKS * G);
     range *long_one = chain(r, NULL, LINKS);
     gvmm__reservation_release(r);
-    ck_assert_uint_eq(figure(STAT_mapped_bytes), LINKS * G);
+    ck_assert_uint_eq(amount(STAT_mapped_bytes), LINKS * G);
     pthread_attr_t small;
     pthread_t thread;
     pthread_attr_init(&small);
@@ -255,7 +255,7 @@ START_TEST(a_long_range_is_released_on_a_small_stack)
     ck_assert_int_eq(pthread_create(&thread, &small, release_it, long_one), 0);
     pthread_join(thread, NULL);
     pthread_attr_destroy(&small);
-    ck_assert_uint_eq(figure(STAT_mappings), 0);
+    ck_assert_uint_eq(amount(STAT_mappings), 0);
 }
 END_TEST
 

@@ -69,7 +69,10 @@ static void make_exec(void)
     ck_cu(cu->cuGraphInstantiateWithFlags(&it.exec, it.graph, 0));
     ck_cu(cu->cuGraphDestroy(it.graph));
 }
-static void make_object(void) { ck_cu(cu->cuUserObjectCreate(&it.object, NULL, nothing, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC)); }
+static void make_object(void)
+{
+    ck_cu(cu->cuUserObjectCreate(&it.object, NULL, nothing, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
+}
 static void make_held_object(void)
 {
     make_graph();
@@ -101,7 +104,10 @@ static CUresult undo_cuEventDestroy(const gvmm_driver *d) { return d->cuEventDes
 static CUresult undo_cuGraphDestroy(const gvmm_driver *d) { return d->cuGraphDestroy(it.graph); }
 static CUresult undo_cuGraphExecDestroy(const gvmm_driver *d) { return d->cuGraphExecDestroy(it.exec); }
 static CUresult undo_cuUserObjectRelease(const gvmm_driver *d) { return d->cuUserObjectRelease(it.object, 1); }
-static CUresult undo_cuGraphReleaseUserObject(const gvmm_driver *d) { return d->cuGraphReleaseUserObject(it.graph, it.object, 1); }
+static CUresult undo_cuGraphReleaseUserObject(const gvmm_driver *d)
+{
+    return d->cuGraphReleaseUserObject(it.graph, it.object, 1);
+}
 static CUresult undo_cuDevicePrimaryCtxRelease(const gvmm_driver *d) { return d->cuDevicePrimaryCtxRelease(1); }
 static CUresult undo_cuDevicePrimaryCtxReset(const gvmm_driver *d) { return d->cuDevicePrimaryCtxReset(1); }
 static CUresult undo_cuCtxDestroy(const gvmm_driver *d) { return d->cuCtxDestroy(it.context); }
@@ -134,7 +140,10 @@ static const struct {
     void (*end)(void);
     bool again; /* undoing it again is a success */
 } undoes[] = {
-#define ROW(name, make, end, again) {GVMM_CALL_##name, make, undo_##name, end, again}
+#define ROW(name, make, end, again) \
+    { \
+        GVMM_CALL_##name, make, undo_##name, end, again \
+    }
     ROW(cuMemUnmap, make_block, end_block, true), /* unmapping a hole is */
     ROW(cuMemAddressFree, make_reservation, NULL, false),
     ROW(cuMemRelease, make_memory, NULL, false),
@@ -187,12 +196,13 @@ START_TEST(every_undo_call_was_tried)
 #define DO false
 #define UNDO true
 #define GVMM_X(need, role, name, symbol, version, params, args) role,
-    static const bool is_undo[GVMM_CALL_COUNT] = {GVMM_DRIVER_CALLS(GVMM_X)};
+    static const bool is_undo[GVMM_CALL_COUNT] = { GVMM_DRIVER_CALLS(GVMM_X) };
 #undef GVMM_X
 #undef DO
 #undef UNDO
     for (int call = 0; call < GVMM_CALL_COUNT; call++) {
-        bool tried = call == GVMM_CALL_cuCtxPopCurrent || call == GVMM_CALL_cuModuleUnload; /* the simulator has no modules */
+        bool tried = call == GVMM_CALL_cuCtxPopCurrent ||
+                     call == GVMM_CALL_cuModuleUnload; /* the simulator has no modules */
         for (size_t i = 0; i < sizeof undoes / sizeof *undoes; i++) tried = tried || (int)undoes[i].call == call;
         ck_assert_msg(tried == is_undo[call], "%s", gvmm_driver_call_name((gvmm_driver_call)call));
     }
@@ -266,9 +276,10 @@ START_TEST(plans_from_text)
     ck_plan("cuMemMap:1+", "........");
     ck_plan("malloc:1+", "........");
     ck_plan("2=ERROR_TIMEOUT", ".t......");
-    static const char *const bad[] = {"",          "0",          "x",      "-1",        "+",          "3=",          "3=NONSENSE",
-                                      "cuNoCall:1", "cuMemMap",   "cuMemMap:", ":3",    "3++",        "3 ",          "cuMemMap:1=",
-                                      "cuMemMap:0", "1=SUCCESS", "3,4",    "cumemmap:1", "3=TIMEOUT "};
+    static const char *const bad[] = {"",          "0",          "x",          "-1",          "+",
+                                      "3=",        "3=NONSENSE", "cuNoCall:1", "cuMemMap",    "cuMemMap:",
+                                      ":3",        "3++",        "3 ",         "cuMemMap:1=", "cuMemMap:0",
+                                      "1=SUCCESS", "3,4",        "cumemmap:1", "3=TIMEOUT "};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         ck_assert_msg(gvmm_faults_set_text(bad[i]) == GVMM_E_INVALID, "'%s' is accepted", bad[i]);
         ck_names("fault plan");
@@ -350,7 +361,8 @@ END_TEST
 START_TEST(every_function_can_be_failed)
 {
     for (int call = 0; call < GVMM_CALL_COUNT; call++) {
-        ck_ok(gvmm_faults_set(&(gvmm_fault){1, true, gvmm_driver_call_name((gvmm_driver_call)call), CUDA_ERROR_TIMEOUT}));
+        ck_ok(
+            gvmm_faults_set(&(gvmm_fault){1, true, gvmm_driver_call_name((gvmm_driver_call)call), CUDA_ERROR_TIMEOUT}));
         int count;
         CUresult r = faulty->cuDeviceGetCount(&count);
         ck_assert_int_eq(r, call == GVMM_CALL_cuDeviceGetCount ? CUDA_ERROR_TIMEOUT : CUDA_SUCCESS);

@@ -43,8 +43,9 @@ START_TEST(memset_over_memory_that_was_unmapped)
     uint64_t unmapped = calls_made() - 2;
     ck_assert_uint_eq(gvmm_sim_findings(NULL, NULL), 0);
     run_into_error();
-    ck_finding("cuMemsetD8Async (call %llu) on stream 0x%llx wrote 0x%llx, which was unmapped by cuMemUnmap (call %llu)",
-               ULL(queued), ULL(busy), ULL(b.address), ULL(unmapped));
+    ck_finding(
+        "cuMemsetD8Async (call %llu) on stream 0x%llx wrote 0x%llx, which was unmapped by cuMemUnmap (call %llu)",
+        ULL(queued), ULL(busy), ULL(b.address), ULL(unmapped));
     block_free(&b);
     end();
 }
@@ -59,8 +60,9 @@ START_TEST(copy_from_memory_that_was_unmapped)
     block_unmap(&b);
     uint64_t unmapped = calls_made() - 2;
     run_into_error();
-    ck_finding("cuMemcpyDtoDAsync (call %llu) on stream 0x%llx read 0x%llx, which was unmapped by cuMemUnmap (call %llu)",
-               ULL(queued), ULL(busy), ULL(b.address), ULL(unmapped));
+    ck_finding(
+        "cuMemcpyDtoDAsync (call %llu) on stream 0x%llx read 0x%llx, which was unmapped by cuMemUnmap (call %llu)",
+        ULL(queued), ULL(busy), ULL(b.address), ULL(unmapped));
     block_free(&b);
     block_end(&to);
     end();
@@ -87,8 +89,9 @@ START_TEST(copy_that_reaches_an_unmapped_neighbour)
     block_unmap(&right);
     uint64_t unmapped = calls_made() - 2;
     run_into_error();
-    ck_finding("cuMemcpyDtoDAsync (call %llu) on stream 0x%llx read 0x%llx, which was unmapped by cuMemUnmap (call %llu)",
-               ULL(queued), ULL(busy), ULL(right.address), ULL(unmapped));
+    ck_finding(
+        "cuMemcpyDtoDAsync (call %llu) on stream 0x%llx read 0x%llx, which was unmapped by cuMemUnmap (call %llu)",
+        ULL(queued), ULL(busy), ULL(right.address), ULL(unmapped));
     block_unmap(&left);
     ck_cu(cu->cuMemRelease(left.handle));
     ck_cu(cu->cuMemAddressFree(address, 2 * G));
@@ -152,8 +155,9 @@ START_TEST(graph_over_memory_that_was_unmapped)
     uint64_t queued = calls_made() - 2;
     ck_cu(cu->cuGraphExecDestroy(exec));
     run_into_error();
-    ck_finding("graph memset node (call %llu) on stream 0x%llx wrote 0x%llx, which was unmapped by cuMemUnmap (call %llu)",
-               ULL(queued), ULL(busy), ULL(b.address) + 32, ULL(unmapped));
+    ck_finding(
+        "graph memset node (call %llu) on stream 0x%llx wrote 0x%llx, which was unmapped by cuMemUnmap (call %llu)",
+        ULL(queued), ULL(busy), ULL(b.address) + 32, ULL(unmapped));
     block_free(&b);
     end();
 }
@@ -162,15 +166,21 @@ END_TEST
 START_TEST(memory_that_was_given_back_to_its_pool)
 {
     CUdeviceptr pooled;
+    CUstream other;
     begin();
+    ck_cu(cu->cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
     ck_cu(cu->cuMemAllocAsync(&pooled, 64, busy));
-    ck_cu(cu->cuMemFreeAsync(pooled, busy));
-    uint64_t freed = calls_made() - 2;
     ck_cu(cu->cuMemsetD8Async(pooled, 1, 64, busy));
     uint64_t queued = calls_made() - 2;
+    ck_cu(cu->cuMemFreeAsync(pooled, other)); /* which waits for nothing */
+    uint64_t freed = calls_made() - 2;
+    ck_cu_fails(cu->cuMemsetD8Async(pooled, 1, 64, busy), CUDA_ERROR_INVALID_VALUE);
+    ck_cu(cu->cuStreamSynchronize(other));
+    ck_cu(cu->cuStreamDestroy(other));
     run_into_error();
-    ck_finding("cuMemsetD8Async (call %llu) on stream 0x%llx wrote 0x%llx, which was unmapped by cuMemFreeAsync (call %llu)",
-               ULL(queued), ULL(busy), ULL(pooled), ULL(freed));
+    ck_finding(
+        "cuMemsetD8Async (call %llu) on stream 0x%llx wrote 0x%llx, which was unmapped by cuMemFreeAsync (call %llu)",
+        ULL(queued), ULL(busy), ULL(pooled), ULL(freed));
     block_end(&b);
     end();
 }
@@ -187,8 +197,9 @@ START_TEST(memory_that_was_freed)
     ck_cu(cu->cuGraphLaunch(exec, busy));
     uint64_t queued = calls_made() - 2;
     ck_cu_fails(cu->cuStreamSynchronize(busy), CUDA_ERROR_ILLEGAL_ADDRESS);
-    ck_finding("graph memset node (call %llu) on stream 0x%llx wrote 0x%llx, which was unmapped by cuMemFree (call %llu)",
-               ULL(queued), ULL(busy), ULL(plain_memory), ULL(freed));
+    ck_finding(
+        "graph memset node (call %llu) on stream 0x%llx wrote 0x%llx, which was unmapped by cuMemFree (call %llu)",
+        ULL(queued), ULL(busy), ULL(plain_memory), ULL(freed));
     ck_cu(cu->cuGraphExecDestroy(exec));
     end();
 }
@@ -205,8 +216,9 @@ START_TEST(the_latest_unmapping_is_named)
     block_unmap(&b);
     uint64_t unmapped = calls_made() - 2;
     run_into_error();
-    ck_finding("cuMemsetD8Async (call %llu) on stream 0x%llx wrote 0x%llx, which was unmapped by cuMemUnmap (call %llu)",
-               ULL(queued), ULL(busy), ULL(b.address), ULL(unmapped));
+    ck_finding(
+        "cuMemsetD8Async (call %llu) on stream 0x%llx wrote 0x%llx, which was unmapped by cuMemUnmap (call %llu)",
+        ULL(queued), ULL(busy), ULL(b.address), ULL(unmapped));
     block_free(&b);
     end();
 }
@@ -244,6 +256,45 @@ START_TEST(host_memory_that_is_not_there)
 }
 END_TEST
 
+static void *reset_device_1(void *unused)
+{
+    (void)unused;
+    cu->cuDevicePrimaryCtxReset(1); /* waits for the work */
+    return NULL;
+}
+
+/* One thread waits for a copy that an error keeps from being done, while another resets the context. */
+START_TEST(a_reset_makes_no_success_of_work_that_failed)
+{
+    for (int i = 0; i < 100; i++) {
+        pthread_t other;
+        CUcontext context;
+        char back[4] = "no";
+        block bad = block_make(G), good = block_make(G);
+        block_grant(&bad, 1, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+        block_grant(&good, 1, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+        ck_cu(cu->cuDevicePrimaryCtxRetain(&context, 1));
+        ck_cu(cu->cuCtxPushCurrent(context));
+        gate *g = gate_on(NULL);
+        ck_cu(cu->cuMemsetD8Async(bad.address, 1, G, NULL));
+        block_unmap(&bad);
+        ck_assert_int_eq(pthread_create(&other, NULL, reset_device_1, NULL), 0);
+        gate_open(g); /* about when the copy is queued */
+        CUresult r = cu->cuMemcpyDtoH(back, good.address, sizeof back);
+        ck_assert_msg(r != CUDA_SUCCESS || back[0] == 0, "success, but nothing was copied");
+        pthread_join(other, NULL);
+        free(g);
+        ck_cu(cu->cuCtxPopCurrent(NULL));
+        ck_cu(cu->cuDevicePrimaryCtxRelease(1));
+        block_free(&bad);
+        block_end(&good);
+        gvmm_sim_findings_clear();
+        machine_end();
+        machine_of_two_devices();
+    }
+}
+END_TEST
+
 /* ---------------------------------------------------------------------------------------------
  * Handles that are not, or no more
  * ------------------------------------------------------------------------------------------- */
@@ -260,9 +311,11 @@ START_TEST(destroyed_streams)
     ck_finding("cuStreamDestroy (call %llu): stream 0x%llx was destroyed before; a real driver may crash here",
                ULL(calls_made() - 2), ULL(s));
     ck_cu_fails(cu->cuStreamQuery((CUstream)(uintptr_t)0x99), CUDA_ERROR_INVALID_HANDLE);
-    ck_finding("cuStreamQuery (call %llu): stream 0x99 is not a stream; a real driver may crash here", ULL(calls_made() - 2));
+    ck_finding("cuStreamQuery (call %llu): stream 0x99 is not a stream; a real driver may crash here",
+               ULL(calls_made() - 2));
     ck_cu_fails(cu->cuStreamDestroy((CUstream)(uintptr_t)0x99), CUDA_ERROR_INVALID_HANDLE);
-    ck_finding("cuStreamDestroy (call %llu): stream 0x99 is not a stream; a real driver may crash here", ULL(calls_made() - 2));
+    ck_finding("cuStreamDestroy (call %llu): stream 0x99 is not a stream; a real driver may crash here",
+               ULL(calls_made() - 2));
 }
 END_TEST
 
@@ -273,11 +326,14 @@ START_TEST(destroyed_events)
     ck_cu(cu->cuEventRecord(e, NULL));
     ck_cu(cu->cuEventDestroy(e));
     ck_cu_fails(cu->cuEventQuery(e), CUDA_ERROR_INVALID_HANDLE);
-    ck_finding("cuEventQuery (call %llu): event 0x%llx was destroyed; a real driver may crash here", ULL(calls_made() - 2), ULL(e));
+    ck_finding("cuEventQuery (call %llu): event 0x%llx was destroyed; a real driver may crash here",
+               ULL(calls_made() - 2), ULL(e));
     ck_cu_fails(cu->cuEventDestroy(e), CUDA_ERROR_INVALID_HANDLE);
-    ck_finding("cuEventDestroy (call %llu): event 0x%llx was destroyed; a real driver may crash here", ULL(calls_made() - 2), ULL(e));
+    ck_finding("cuEventDestroy (call %llu): event 0x%llx was destroyed; a real driver may crash here",
+               ULL(calls_made() - 2), ULL(e));
     ck_cu_fails(cu->cuStreamWaitEvent(NULL, (CUevent)(uintptr_t)5, 0), CUDA_ERROR_INVALID_HANDLE);
-    ck_finding("cuStreamWaitEvent (call %llu): event 0x5 is not an event; a real driver may crash here", ULL(calls_made() - 2));
+    ck_finding("cuStreamWaitEvent (call %llu): event 0x5 is not an event; a real driver may crash here",
+               ULL(calls_made() - 2));
 }
 END_TEST
 
@@ -301,11 +357,10 @@ START_TEST(memory_released_twice)
     CUmemGenericAllocationHandle again;
     b = block_make(G);
     ck_cu(cu->cuMemRetainAllocationHandle(&again, (void *)(uintptr_t)b.address));
+    ck_assert_uint_eq(again, b.handle);
     ck_cu(cu->cuMemRelease(b.handle));
-    ck_cu_fails(cu->cuMemRelease(b.handle), CUDA_ERROR_INVALID_VALUE); /* though the memory lives */
-    ck_finding("cuMemRelease (call %llu): handle 0x%llx was released before", ULL(calls_made() - 2), ULL(b.handle));
     ck_cu(cu->cuMemRelease(again));
-    ck_cu_fails(cu->cuMemRelease(again), CUDA_ERROR_INVALID_VALUE);
+    ck_cu_fails(cu->cuMemRelease(again), CUDA_ERROR_INVALID_VALUE); /* though the memory lives */
     ck_finding("cuMemRelease (call %llu): handle 0x%llx was released before", ULL(calls_made() - 2), ULL(again));
     ck_filled(b.address, 0, G);
     block_unmap(&b);
@@ -314,6 +369,7 @@ START_TEST(memory_released_twice)
     ck_finding("cuMemRelease (call %llu): handle 0x%llx was released before", ULL(calls_made() - 2), ULL(b.handle));
     ck_cu_fails(cu->cuMemRelease(0), CUDA_ERROR_INVALID_VALUE);
     ck_cu_fails(cu->cuMemRelease(12345), CUDA_ERROR_INVALID_VALUE);
+    ck_finding("cuMemRelease (call %llu): 0x3039 is not a handle of memory; a real driver may crash here", ULL(calls_made() - 2));
 }
 END_TEST
 
@@ -324,8 +380,8 @@ START_TEST(memory_freed_twice)
     ck_cu(cu->cuMemFree(p));
     uint64_t freed = calls_made() - 2;
     ck_cu_fails(cu->cuMemFree(p), CUDA_ERROR_INVALID_VALUE);
-    ck_finding("cuMemFree (call %llu): 0x%llx was given back by cuMemFree (call %llu) before", ULL(calls_made() - 2), ULL(p),
-               ULL(freed));
+    ck_finding("cuMemFree (call %llu): 0x%llx was given back by cuMemFree (call %llu) before", ULL(calls_made() - 2),
+               ULL(p), ULL(freed));
     CUstream s;
     ck_cu(cu->cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
     gate *g = gate_on(s);
@@ -336,8 +392,8 @@ START_TEST(memory_freed_twice)
     ck_finding("cuMemFreeAsync (call %llu): 0x%llx is being freed already", ULL(calls_made() - 2), ULL(q));
     gate_end(g);
     ck_cu_fails(cu->cuMemFreeAsync(q, s), CUDA_ERROR_INVALID_VALUE);
-    ck_finding("cuMemFreeAsync (call %llu): 0x%llx was given back by cuMemFreeAsync (call %llu) before", ULL(calls_made() - 2),
-               ULL(q), ULL(freed));
+    ck_finding("cuMemFreeAsync (call %llu): 0x%llx was given back by cuMemFreeAsync (call %llu) before",
+               ULL(calls_made() - 2), ULL(q), ULL(freed));
     ck_cu(cu->cuStreamDestroy(s));
 }
 END_TEST
@@ -355,8 +411,9 @@ START_TEST(more_references_given_away_than_one_has)
     ck_assert_uint_eq(alive(GVMM_SIM_USER_OBJECT), 0);
     ck_cu(cu->cuUserObjectCreate(&o, NULL, nothing, 2, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
     ck_cu(cu->cuGraphRetainUserObject(g, o, 3, CU_GRAPH_USER_OBJECT_MOVE));
-    ck_finding("cuGraphRetainUserObject (call %llu): gives 3 references to user object 0x%llx away, but the caller has 2",
-               ULL(calls_made() - 2), ULL(o));
+    ck_finding(
+        "cuGraphRetainUserObject (call %llu): gives 3 references to user object 0x%llx away, but the caller has 2",
+        ULL(calls_made() - 2), ULL(o));
     ck_cu(cu->cuUserObjectRetain(o, 1)); /* or it would be lost for good */
     ck_cu(cu->cuGraphDestroy(g));
     ck_assert_uint_eq(alive(GVMM_SIM_USER_OBJECT), 0);
@@ -489,6 +546,7 @@ int main(void)
     tcase_add_test(memory, default_streams_have_their_numbers);
     tcase_add_test(memory, host_memory_that_is_not_there);
     tcase_add_test(memory, work_that_is_done_before_the_unmapping_is_no_finding);
+    tcase_add_test(memory, a_reset_makes_no_success_of_work_that_failed);
     TCase *handles = add_machine_case(suite, "handles");
     tcase_add_test(handles, destroyed_streams);
     tcase_add_test(handles, destroyed_events);

@@ -5,7 +5,7 @@
 #   tools/setup.sh tests     those and Check
 #   tools/setup.sh build     those and a C++ compiler: the headers are tried as C++ too
 #   tools/setup.sh lint      clang-format (not having it is no failure)
-#   tools/setup.sh python    build/venv with the Python packages that run on the stand-in driver (not having it is no failure)
+#   tools/setup.sh python    Python's headers, and build/venv with what the Python tests need (not having them is no failure)
 #
 # Nothing is fetched when everything is there already.
 set -eu
@@ -43,6 +43,8 @@ has_valgrind() { command -v valgrind >/dev/null 2>&1; }
 has_clang_format() { sh "$(dirname "$0")/clang_format.sh" --version >/dev/null 2>&1; }
 
 has_venv() { python3 -c 'import ensurepip, venv' 2>/dev/null; }
+
+has_python_headers() { python3 -c 'import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null; }
 
 # ---- what to install for it ----
 
@@ -108,8 +110,10 @@ lint)
     ;;
 python)
     need has_venv "python3 python3-venv"
+    need has_python_headers "python3-dev"
+    mkdir -p build
     if ! install_missing ||
-        ! sh tools/venv.sh build/venv tests/standin/requirements.txt >build/venv.log 2>&1; then
+        ! sh tools/venv.sh build/venv tests/standin/requirements.txt tests/python/requirements.txt >build/venv.log 2>&1; then
         say "going on without Python packages; their tests are skipped"
     fi
     ;;

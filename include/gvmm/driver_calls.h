@@ -6,7 +6,7 @@
  *              OPTIONAL  a missing one is a missing capability: the table then holds a function that
  *                        answers CUDA_ERROR_NOT_SUPPORTED
  *   role       DO        a failed call has done nothing
- *              UNDO      gives something back; a fault injected into it is reported after it was done,
+ *              UNDO      gives something back, or waits; a fault injected into it is reported after it was done,
  *                        as the real driver reports an earlier asynchronous error
  *   name       what cuGetProcAddress is asked for, and the table's member
  *   symbol     what libcuda.so.1 exports for `version`
@@ -110,7 +110,7 @@
     X(OPTIONAL, DO,   cuStreamCreate, cuStreamCreate, 2000, (CUstream *stream, unsigned int flags), (stream, flags)) \
     X(OPTIONAL, DO,   cuStreamCreateWithPriority, cuStreamCreateWithPriority, 5050, (CUstream *stream, unsigned int flags, int priority), (stream, flags, priority)) \
     X(OPTIONAL, UNDO, cuStreamDestroy, cuStreamDestroy_v2, 4000, (CUstream stream), (stream)) \
-    X(REQUIRED, DO,   cuStreamSynchronize, cuStreamSynchronize, 2000, (CUstream stream), (stream)) \
+    X(REQUIRED, UNDO, cuStreamSynchronize, cuStreamSynchronize, 2000, (CUstream stream), (stream)) \
     X(OPTIONAL, DO,   cuStreamQuery, cuStreamQuery, 2000, (CUstream stream), (stream)) \
     X(OPTIONAL, DO,   cuStreamWaitEvent, cuStreamWaitEvent, 3020, (CUstream stream, CUevent event, unsigned int flags), (stream, event, flags)) \
     X(OPTIONAL, DO,   cuStreamGetCtx, cuStreamGetCtx, 9020, (CUstream stream, CUcontext *context), (stream, context)) \

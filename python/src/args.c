@@ -12,7 +12,8 @@ bool take_arguments(const signature *s, PyObject *const *args, Py_ssize_t nargs,
 {
     for (int i = 0; s->names[i]; i++) out[i] = i < nargs ? args[i] : NULL;
     if (nargs > s->positional) {
-        PyErr_Format(PyExc_TypeError, "%s() takes %d positional arguments but %zd were given", s->function, s->positional, nargs);
+        PyErr_Format(PyExc_TypeError, "%s() takes %d positional arguments but %zd were given", s->function,
+                     s->positional, nargs);
         return false;
     }
     Py_ssize_t named = names ? PyTuple_Size(names) : 0;
@@ -21,7 +22,8 @@ bool take_arguments(const signature *s, PyObject *const *args, Py_ssize_t nargs,
         int at = index_of(s, name);
         if (at < 0 || out[at]) {
             PyErr_Format(PyExc_TypeError,
-                         at < 0 ? "%s() got an unexpected keyword argument '%U'" : "%s() got multiple values for argument '%U'",
+                         at < 0 ? "%s() got an unexpected keyword argument '%U'"
+                                : "%s() got multiple values for argument '%U'",
                          s->function, name);
             return false;
         }

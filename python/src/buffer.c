@@ -6,8 +6,7 @@
 
 void buffer_lock(buffer_object *self)
 {
-    while (atomic_flag_test_and_set_explicit(&self->lock, memory_order_acquire)) {
-    }
+    while (atomic_flag_test_and_set_explicit(&self->lock, memory_order_acquire)) {}
 }
 
 void buffer_unlock(buffer_object *self) { atomic_flag_clear_explicit(&self->lock, memory_order_release); }
@@ -127,7 +126,7 @@ bool buffer_export(buffer_object *self, view *out)
 void buffer_unexport(buffer_object *self)
 {
     buffer_lock(self);
-    bool last = --self->exports == 0 && self->closing && !self->pinned;
+    bool last = --self->exports == 0 && self->closed && !self->pinned;
     buffer_unlock(self);
     if (last) buffer_give_up_kept(self);
 }
@@ -138,22 +137,24 @@ static PyObject *buffer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
 {
     (void)args;
     (void)kwargs;
-    PyErr_Format(PyExc_RuntimeError, "%S cannot be made directly: a resource allocates it, or Buffer.from_handle wraps a mapping",
-                 type);
+    PyErr_Format(PyExc_RuntimeError,
+                 "%S cannot be made directly: a resource allocates it, or Buffer.from_handle wraps a mapping", type);
     return NULL;
 }
 
+/* The recorded stream is not shown to the collector, which would finalize the objects of a cycle in an order of its own: a stream in
+ * the cycle could be destroyed before this buffer has waited for it, which crashes the driver. As it is, the stream outlives the buffer
+ * there too. The price: a stream object that itself leads to the buffer keeps both alive until close(). */
 static int buffer_traverse(PyObject *op, visitproc visit, void *arg)
 {
     buffer_object *self = (buffer_object *)op;
     Py_VISIT(Py_TYPE(op));
     Py_VISIT(self->owner);
     Py_VISIT(self->mr);
-    Py_VISIT(self->recorded.object);
     return 0;
 }
 
-/* Before the collector takes a cycle apart: the stream is still alive to be waited for. */
+/* Before the collector takes a cycle apart: resource and callback are still whole. */
 static void buffer_finalize(PyObject *op) { buffer_give_up((buffer_object *)op); }
 
 static int buffer_clear(PyObject *op)
@@ -310,11 +311,14 @@ static PyObject *buffer_repr(PyObject *op)
         unit++;
     }
     const char *kind = self->buffer ? "" : ", wrapped";
-    if (!self->buffer) return PyUnicode_FromFormat("<%s %p, %zu %s%s>", name, (void *)(uintptr_t)v.address, amount, units[unit], kind);
+    if (!self->buffer)
+        return PyUnicode_FromFormat("<%s %p, %zu %s%s>", name, (void *)(uintptr_t)v.address, amount, units[unit], kind);
     int device = gvmm_resource_device(gvmm_buffer_resource(self->buffer));
     if (device < 0)
-        return PyUnicode_FromFormat("<%s %p, %zu %s on the host>", name, (void *)(uintptr_t)v.address, amount, units[unit]);
-    return PyUnicode_FromFormat("<%s %p, %zu %s on device %d>", name, (void *)(uintptr_t)v.address, amount, units[unit], device);
+        return PyUnicode_FromFormat("<%s %p, %zu %s on the host>", name, (void *)(uintptr_t)v.address, amount,
+                                    units[unit]);
+    return PyUnicode_FromFormat("<%s %p, %zu %s on device %d>", name, (void *)(uintptr_t)v.address, amount, units[unit],
+                                device);
 }
 
 /* ---- methods ---- */
@@ -379,7 +383,8 @@ static PyGetSetDef attributes[] = {
     {"is_managed", get_place, NULL, "Is it managed memory? RuntimeError when closed.", (void *)3},
     {"__cuda_array_interface__", buffer_array_interface, NULL,
      "Version 3 of the CUDA array interface: 1-D, int8. Only for memory that a device can touch. Its reader holds this object; after it\n"
-     "has been read, close() leaves the memory mapped until the object itself is gone.", NULL},
+     "has been read, close() leaves the memory mapped until the object itself is gone.",
+     NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
@@ -388,7 +393,7 @@ static PyMemberDef members[] = {
     {NULL, 0, 0, 0, NULL},
 };
 
-#define FAST(function) (PyCFunction)(void (*)(void))function, METH_FASTCALL | METH_KEYWORDS
+#define FAST(function) (PyCFunction)(void (*)(void)) function, METH_FASTCALL | METH_KEYWORDS
 
 static PyMethodDef methods[] = {
     {"from_handle", (PyCFunction)(void (*)(void))buffer_from_handle, METH_FASTCALL | METH_KEYWORDS | METH_CLASS,
@@ -469,9 +474,10 @@ static PyType_Slot slots[] = {
     {Py_tp_methods, methods},
     {Py_bf_getbuffer, buffer_getbuffer},
     {Py_bf_releasebuffer, buffer_releasebuffer},
-    {Py_tp_doc, "A contiguous range of addresses. Not made directly: a resource allocates it, or from_handle() wraps a mapping.\n\n"
-                "Equality and hash are those of (address, size), so two buffers of the same memory are equal, and the hash\n"
-                "changes at close(). Host memory is also a bytes-like object (memoryview, numpy.frombuffer)."},
+    {Py_tp_doc,
+     "A contiguous range of addresses. Not made directly: a resource allocates it, or from_handle() wraps a mapping.\n\n"
+     "Equality and hash are those of (address, size), so two buffers of the same memory are equal, and the hash\n"
+     "changes at close(). Host memory is also a bytes-like object (memoryview, numpy.frombuffer)."},
     {0, NULL},
 };
 
@@ -479,8 +485,9 @@ PyType_Spec buffer_spec = {"gvmm.Buffer", sizeof(buffer_object), 0,
                            Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, slots};
 
 static PyType_Slot vm_slots[] = {
-    {Py_tp_doc, "A buffer that VirtualMemoryResource.allocate() or modify_allocation() made. It can grow: modify_allocation() gives\n"
-                "a longer view of the same memory."},
+    {Py_tp_doc,
+     "A buffer that VirtualMemoryResource.allocate() or modify_allocation() made. It can grow: modify_allocation() gives\n"
+     "a longer view of the same memory."},
     {0, NULL},
 };
 

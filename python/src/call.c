@@ -17,7 +17,7 @@ static atomic_uint strays; /* also read without the lock, to see whether there i
 
 static void keep(char (*texts)[WARNING_SIZE], unsigned capacity, unsigned count, const char *text)
 {
-    if (count < capacity) snprintf(texts[count], WARNING_SIZE, "%s", text);
+    if (count < capacity) snprintf(texts[count], WARNING_SIZE, "%.*s", WARNING_SIZE - 1, text);
 }
 
 static void on_warning(void *unused, const gvmm_error *error)

@@ -1,6 +1,6 @@
 /* The extension's map: what each file offers to the others, grouped under the file that defines it.
  *
- *     module  →  resource, buffer, exchange, work, simulate  →  stream, call, args, error
+ *     module  →  resource, buffer, release, exchange, work, simulate, timing  →  stream, call, args, error
  *
  * Objects are ordinary Python objects over one reference to an object of the library. They hold their module's state by pointer: an
  * object keeps its type alive, the type its module. What may block runs between call_begin and call_end, without the interpreter lock. */
@@ -72,7 +72,7 @@ void catch_warnings(void);
 typedef struct signature {
     const char *function;
     const char *names[8];
-    int positional; /* the first so many may be given by position; the rest by name only */
+    int positional;  /* the first so many may be given by position; the rest by name only */
     unsigned needed; /* a bit for each name that has to be given */
 } signature;
 
@@ -103,11 +103,10 @@ void stream_ref_record(stream_ref *ref, bool on_device);
 /* ---- resource.c ---- */
 
 typedef struct resource_object {
-    PyObject_HEAD
-    module_state *state;
+    PyObject_HEAD module_state *state;
     gvmm_resource *resource; /* NULL until initialised */
     unsigned generation;
-    int ordinal;             /* of the device that was given, for host locations too */
+    int ordinal; /* of the device that was given, for host locations too */
     bool on_device;
     size_t granularity;
     PyObject *device, *config;
@@ -120,20 +119,20 @@ extern PyType_Spec resource_spec;
 
 /* `lock` guards what follows it up to `weakrefs`, for a few loads and stores: free-threaded builds have no other. */
 typedef struct buffer_object {
-    PyObject_HEAD
-    module_state *state;
-    gvmm_buffer *buffer;    /* NULL for someone else's mapping */
+    PyObject_HEAD module_state *state;
+    gvmm_buffer *buffer; /* NULL for someone else's mapping */
     unsigned generation;
-    PyObject *owner;        /* wrapped: kept alive until closed */
-    PyObject *mr;           /* the resource, ours or another's, or NULL */
+    PyObject *owner; /* wrapped: kept alive until closed */
+    PyObject *mr;    /* the resource, ours or another's, or NULL */
     atomic_flag lock;
-    bool closing;           /* closed, or about to be: no new exports */
-    bool pinned;            /* __cuda_array_interface__ was read: its reader holds this object */
+    bool closing; /* closed, or about to be: no new exports */
+    bool closed;  /* done: the last export gives up what is kept */
+    bool pinned;  /* __cuda_array_interface__ was read: its reader holds this object */
     size_t exports;
-    gvmm_buffer *kept;      /* a full alias for exports that are out after close */
-    uint64_t address;       /* wrapped only; 0 once closed */
-    size_t size;            /* likewise */
-    bool callback_due;      /* wrapped only: mr.deallocate is yet to be called */
+    gvmm_buffer *kept; /* a full alias for exports that are out after close */
+    uint64_t address;  /* wrapped only; 0 once closed */
+    size_t size;       /* likewise */
+    bool callback_due; /* wrapped only: mr.deallocate is yet to be called */
     uint64_t due_address;
     size_t due_size;
     stream_ref recorded;
@@ -198,5 +197,10 @@ void buffer_releasebuffer(PyObject *self, Py_buffer *view);
 /* ---- simulate.c: the simulated driver, faults, and the driver table for gvmm._cuda ---- */
 
 extern PyMethodDef simulate_methods[];
+
+/* ---- timing.c: the C side of bench/bench_python.py ---- */
+
+PyObject *time_create(PyObject *module, PyObject *args); /* (resource, size, rounds) -> us for one creation and close */
+PyObject *time_alias(PyObject *module, PyObject *args);  /* (buffer, rounds) -> us for one full alias */
 
 #endif

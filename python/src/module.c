@@ -31,8 +31,9 @@ bool is_exiting(module_state *state)
 /* ---- functions ---- */
 
 #define STATS(X) \
-    X(physical_bytes) X(mapped_bytes) X(reserved_bytes) X(buffers) X(mappings) X(memories) X(reservations) X(allocations) \
-    X(grows_in_place) X(grows_moved) X(aliases) X(driver_calls) X(releases_waiting)
+    X(physical_bytes) \
+    X(mapped_bytes) X(reserved_bytes) X(buffers) X(mappings) X(memories) X(reservations) X(allocations) \
+        X(grows_in_place) X(grows_moved) X(aliases) X(driver_calls) X(releases_waiting)
 
 /* _stats(resource or None) -> dict */
 static PyObject *get_stats(PyObject *module, PyObject *resource)
@@ -40,7 +41,8 @@ static PyObject *get_stats(PyObject *module, PyObject *resource)
     module_state *state = PyModule_GetState(module);
     gvmm_stats stats;
     if (resource != Py_None && !PyObject_TypeCheck(resource, state->resource_type))
-        return PyErr_Format(PyExc_TypeError, "stats() takes a VirtualMemoryResource or None, not %R", (PyObject *)Py_TYPE(resource));
+        return PyErr_Format(PyExc_TypeError, "stats() takes a VirtualMemoryResource or None, not %R",
+                            (PyObject *)Py_TYPE(resource));
     gvmm_get_stats(resource == Py_None ? NULL : ((resource_object *)resource)->resource, &stats);
     PyObject *out = PyDict_New();
 #define X(name) \
@@ -69,6 +71,8 @@ static PyMethodDef functions[] = {
     {"drain", drain, METH_NOARGS,
      "drain()\n--\n\nWaits until everything that was given up has gone back to the driver: what graphs that are gone had\n"
      "retained. Memory that buffers or graphs still hold is not waited for."},
+    {"_time_create", time_create, METH_VARARGS, NULL},
+    {"_time_alias", time_alias, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -115,8 +119,9 @@ static int module_exec(PyObject *module)
 }
 
 #define HELD(X) \
-    X(is_finalizing) X(pack_options) X(device_ordinal) X(cuda_error) X(cuda_value_error) X(cuda_memory_error) X(cuda_warning) \
-    X(resource_type) X(buffer_type) X(vm_buffer_type)
+    X(is_finalizing) \
+    X(pack_options) X(device_ordinal) X(cuda_error) X(cuda_value_error) X(cuda_memory_error) X(cuda_warning) \
+        X(resource_type) X(buffer_type) X(vm_buffer_type)
 
 static int module_traverse(PyObject *module, visitproc visit, void *arg)
 {
@@ -149,14 +154,9 @@ static PyModuleDef_Slot slots_313[] = {
     {Py_mod_exec, module_exec}, {SLOT_MULTIPLE_INTERPRETERS, PER_INTERPRETER_GIL}, {SLOT_GIL, GIL_NOT_USED}, {0, NULL}};
 
 static PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT,
-    .m_name = "gvmm._gvmm",
-    .m_doc = "The extension behind gvmm: use the package.",
-    .m_size = sizeof(module_state),
-    .m_methods = functions,
-    .m_traverse = module_traverse,
-    .m_clear = module_clear,
-    .m_free = module_free,
+    PyModuleDef_HEAD_INIT,          .m_name = "gvmm._gvmm", .m_doc = "The extension behind gvmm: use the package.",
+    .m_size = sizeof(module_state), .m_methods = functions, .m_traverse = module_traverse,
+    .m_clear = module_clear,        .m_free = module_free,
 };
 
 module_state *state_of_type(PyTypeObject *type)

@@ -50,7 +50,8 @@ static PyObject *stream_for_callback(buffer_object *self, const stream_ref *reco
     if (!recorded->stream) return Py_NewRef(Py_None);
     if (PyObject_TypeCheck(self->mr, self->state->resource_type)) return PyLong_FromVoidPtr(recorded->stream);
     PyObject *module = PyImport_ImportModule("gvmm._cuda");
-    PyObject *stream = module ? PyObject_CallMethod(module, "stream_of", "N", PyLong_FromVoidPtr(recorded->stream)) : NULL;
+    PyObject *stream = module ? PyObject_CallMethod(module, "stream_of", "N", PyLong_FromVoidPtr(recorded->stream))
+                              : NULL;
     Py_XDECREF(module);
     return stream;
 }
@@ -154,44 +155,55 @@ static void record(buffer_object *self, stream_ref *used)
     stream_ref_clear(&old);
 }
 
-static PyObject *close_own(buffer_object *self, stream_ref *given)
+static PyObject *closed(buffer_object *self, stream_ref *used)
 {
-    gvmm_result r = GVMM_OK;
-    stream_ref used = given->stream ? *given : buffer_recorded(self);
-    bool alias = is_exported(self) && !self->kept;
-    call c;
-    call_begin(&c);
-    if (alias) r = gvmm_buffer_grow(&self->kept, self->buffer, 0, NULL);
-    if (!r) {
-        use_stream(self->buffer, used.stream);
-        r = gvmm_buffer_close(self->buffer, NULL);
-    }
-    call_end(&c, self->state);
-    if (r) {
-        raise_result(self->state, r);
-        stream_ref_clear(&used);
-        return stay_open(self);
-    }
-    record(self, &used);
-    if (!is_exported(self)) buffer_give_up_kept(self);
-    Py_RETURN_NONE;
-}
-
-static PyObject *close_wrapped(buffer_object *self, stream_ref *given)
-{
-    stream_ref used = given->stream ? *given : buffer_recorded(self);
-    if (is_capturing(used.stream)) {
-        stream_ref_clear(&used);
-        PyErr_SetString(PyExc_RuntimeError, "stream is a capturing stream: waiting for it would end its capture");
-        return stay_open(self);
-    }
-    record(self, &used);
+    record(self, used);
     buffer_lock(self);
+    self->closed = true;
     self->address = 0;
     self->size = 0;
     buffer_unlock(self);
     if (!is_exported(self)) buffer_give_up_kept(self);
     Py_RETURN_NONE;
+}
+
+/* Exports that are out are given a full alias to show before the buffer closes. */
+static gvmm_result keep_for_exports(buffer_object *self)
+{
+    gvmm_buffer *alias;
+    if (self->kept) return GVMM_OK; /* from a close that was refused */
+    gvmm_result r = gvmm_buffer_grow(&alias, self->buffer, 0, NULL);
+    if (r) return r;
+    buffer_lock(self);
+    self->kept = alias;
+    buffer_unlock(self);
+    return GVMM_OK;
+}
+
+/* Takes `used` over, as does close_wrapped. */
+static PyObject *close_own(buffer_object *self, stream_ref *used)
+{
+    bool exported = is_exported(self);
+    call c;
+    call_begin(&c);
+    gvmm_result r = exported ? keep_for_exports(self) : GVMM_OK;
+    if (!r) {
+        use_stream(self->buffer, used->stream);
+        r = gvmm_buffer_close(self->buffer, NULL);
+    }
+    call_end(&c, self->state);
+    if (!r) return closed(self, used);
+    raise_result(self->state, r);
+    stream_ref_clear(used);
+    return stay_open(self);
+}
+
+static PyObject *close_wrapped(buffer_object *self, stream_ref *used)
+{
+    if (!is_capturing(used->stream)) return closed(self, used);
+    stream_ref_clear(used);
+    PyErr_SetString(PyExc_RuntimeError, "stream is a capturing stream: waiting for it would end its capture");
+    return stay_open(self);
 }
 
 /* What close() left because of exports; or nothing. */
@@ -221,16 +233,17 @@ PyObject *buffer_close(PyObject *op, PyObject *const *args, Py_ssize_t nargs, Py
     static const signature s = {"close", {"stream"}, 1, 0};
     buffer_object *self = (buffer_object *)op;
     PyObject *stream;
-    stream_ref given;
+    stream_ref used;
     if (!take_arguments(&s, args, nargs, names, &stream)) return NULL;
     if (!buffer_view(self).open) Py_RETURN_NONE;
-    if (!take_stream(stream, true, &given)) return NULL;
-    if (given.stream) stream_ref_record(&given, on_device(self));
+    if (!take_stream(stream, true, &used)) return NULL;
+    if (used.stream) stream_ref_record(&used, on_device(self));
+    else used = buffer_recorded(self);
     if (!begin_closing(self)) {
-        stream_ref_clear(&given);
+        stream_ref_clear(&used);
         Py_RETURN_NONE;
     }
-    return self->buffer ? close_own(self, &given) : close_wrapped(self, &given);
+    return self->buffer ? close_own(self, &used) : close_wrapped(self, &used);
 }
 
 /* __exit__(type, value, traceback): a close that is refused leaves the buffer to its end, rather than hide the block's exception. */

@@ -35,8 +35,8 @@ static PyObject *take_options(module_state *state, PyObject *config, PyObject *o
     unsigned long long hint, align;
     *out = (gvmm_options)GVMM_OPTIONS_INIT;
     if (PyArg_ParseTuple(packed, "OO", &checked, &numbers) &&
-        PyArg_ParseTuple(numbers, "iiiiipKKiiO!", &allocation, &location, &out->numa_node, &handle, &granularity, &rdma, &hint,
-                         &align, &self_access, &peer_access, &PyTuple_Type, &peers) &&
+        PyArg_ParseTuple(numbers, "iiiiipKKiiO!", &allocation, &location, &out->numa_node, &handle, &granularity, &rdma,
+                         &hint, &align, &self_access, &peer_access, &PyTuple_Type, &peers) &&
         take_peers(peers, out)) {
         out->allocation_type = (gvmm_allocation_type)allocation;
         out->location = (gvmm_location_type)location;
@@ -48,8 +48,7 @@ static PyObject *take_options(module_state *state, PyObject *config, PyObject *o
         out->self_access = (gvmm_access)self_access;
         out->peer_access = (gvmm_access)peer_access;
         Py_INCREF(checked);
-    } else
-        checked = NULL;
+    } else checked = NULL;
     Py_DECREF(packed);
     return checked;
 }
@@ -202,7 +201,8 @@ static bool may_modify(resource_object *self, PyObject *buffer)
     buffer_object *b = (buffer_object *)buffer;
     if (!buffer_view(b).open) return raise_closed() != NULL;
     if (b->mr == (PyObject *)self && b->buffer) return true;
-    PyErr_SetString(PyExc_TypeError, b->buffer ? "buffer is of another resource" : "buffer is a wrapped mapping, which cannot grow");
+    PyErr_SetString(PyExc_TypeError,
+                    b->buffer ? "buffer is of another resource" : "buffer is a wrapped mapping, which cannot grow");
     return false;
 }
 
@@ -245,7 +245,8 @@ static PyObject *resource_deallocate(PyObject *op, PyObject *const *args, Py_ssi
     size_t size;
     stream_ref stream;
     if (!take_arguments(&s, args, nargs, names, given) || !ready(self)) return NULL;
-    if (!take_address(given[0], &address) || !take_size(given[1], &size) || !take_stream(given[2], true, &stream)) return NULL;
+    if (!take_address(given[0], &address) || !take_size(given[1], &size) || !take_stream(given[2], true, &stream))
+        return NULL;
     call c;
     call_begin(&c);
     gvmm_result r = gvmm_resource_deallocate(self->resource, address, size, stream.stream);
@@ -302,13 +303,14 @@ static PyGetSetDef attributes[] = {
 };
 
 static PyMemberDef members[] = {
-    {"device", T_OBJECT, offsetof(resource_object, device), READONLY, "The device as it was given; None for host locations."},
+    {"device", T_OBJECT, offsetof(resource_object, device), READONLY,
+     "The device as it was given; None for host locations."},
     {"config", T_OBJECT, offsetof(resource_object, config), READONLY, "The options, as VirtualMemoryResourceOptions."},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(resource_object, weakrefs), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 
-#define FAST(function) (PyCFunction)(void (*)(void))function, METH_FASTCALL | METH_KEYWORDS
+#define FAST(function) (PyCFunction)(void (*)(void)) function, METH_FASTCALL | METH_KEYWORDS
 
 static PyMethodDef methods[] = {
     {"allocate", FAST(resource_allocate),
@@ -349,13 +351,14 @@ static PyType_Slot slots[] = {
     {Py_tp_getset, attributes},
     {Py_tp_members, members},
     {Py_tp_methods, methods},
-    {Py_tp_doc, "VirtualMemoryResource(device, config=None)\n--\n\n"
-                "A device, or the host, and the options of the memory that is made there. Finds and starts the driver on first use.\n\n"
-                "device\n    Ordinal, or an object with a device_id. For host locations only asked what it supports.\n"
-                "config\n    VirtualMemoryResourceOptions, a mapping, or None for the defaults.\n\n"
-                "Raises ValueError for an option that is wrong, NotImplementedError for win32 handles, RuntimeError for what the device\n"
-                "lacks, CUDAError. Dropping it while buffers live is harmless.\n\n"
-                ">>> resource = VirtualMemoryResource(0, {\"self_access\": \"rw\"})"},
+    {Py_tp_doc,
+     "VirtualMemoryResource(device, config=None)\n--\n\n"
+     "A device, or the host, and the options of the memory that is made there. Finds and starts the driver on first use.\n\n"
+     "device\n    Ordinal, or an object with a device_id. For host locations only asked what it supports.\n"
+     "config\n    VirtualMemoryResourceOptions, a mapping, or None for the defaults.\n\n"
+     "Raises ValueError for an option that is wrong, NotImplementedError for win32 handles, RuntimeError for what the device\n"
+     "lacks, CUDAError. Dropping it while buffers live is harmless.\n\n"
+     ">>> resource = VirtualMemoryResource(0, {\"self_access\": \"rw\"})"},
     {0, NULL},
 };
 

@@ -30,8 +30,7 @@ static PyObject *handle_of_protocol(PyObject *value)
         PyErr_SetString(PyExc_TypeError, "__cuda_stream__ must give a tuple of version and handle");
     else {
         long version = PyLong_AsLong(PyTuple_GetItem(value, 0));
-        if (version == 0)
-            handle = Py_NewRef(PyTuple_GetItem(value, 1));
+        if (version == 0) handle = Py_NewRef(PyTuple_GetItem(value, 1));
         else if (!PyErr_Occurred())
             PyErr_Format(PyExc_ValueError, "__cuda_stream__ version %ld is not known, only 0", version);
     }
@@ -79,7 +78,8 @@ static bool take_handle(PyObject *number, uintptr_t *out)
 static bool not_a_stream(PyObject *object)
 {
     if (!PyErr_Occurred())
-        PyErr_Format(PyExc_TypeError, "stream must be an object with __cuda_stream__ or an int, not %R", (PyObject *)Py_TYPE(object));
+        PyErr_Format(PyExc_TypeError, "stream must be an object with __cuda_stream__ or an int, not %R",
+                     (PyObject *)Py_TYPE(object));
     return false;
 }
 

@@ -1,0 +1,130 @@
+"""What Python adds to gvmm's calls: each beside the same calls in C, in one run. JSON lines on standard output, a table on standard
+error.
+
+    python bench/bench_python.py            the machine's GPU
+    GVMM_DRIVER=sim python bench/bench_python.py
+
+The sides take turns, forwards and then backwards, after a batch of each that is not counted. Times are in microseconds of one
+operation. Targets: create and close at most 3 us above C; attributes and a full alias under 0.5 us. Where the operation takes much longer
+than what Python adds to it, the difference of medians is that of two noisy figures: see the one for size 0, which makes no driver call
+but the wait.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from datetime import datetime, timezone
+
+import gvmm
+from gvmm import _gvmm
+
+Side = Callable[[int], float]
+MACHINE = {
+    "origin": _gvmm._origin(),
+    "python": platform.python_version(),
+    "gvmm": gvmm.__version__,
+    "commit": os.environ.get("GVMM_COMMIT"),
+    "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+}
+
+
+def interleave(sides: list[Side], rounds: int, samples: int) -> list[list[float]]:
+    """Samples of each side, taken in turn."""
+    for side in sides:
+        side(rounds)
+    out: list[list[float]] = [[] for _ in sides]
+    for n in range(samples):
+        order = list(range(len(sides)))
+        for at in order if n % 2 else reversed(order):
+            out[at].append(sides[at](rounds))
+    return out
+
+
+def loop(operation: Callable[[], object]) -> Side:
+    """A side that runs an operation over and over; the loop itself, some 20 ns, counts."""
+
+    def side(rounds: int) -> float:
+        start = time.perf_counter()
+        for _ in range(rounds):
+            operation()
+        return (time.perf_counter() - start) * 1e6 / rounds
+
+    return side
+
+
+def report(name: str, size: int, target: float, ours: list[float], c: list[float] | None, add: bool) -> None:
+    """``add``: the target is for the difference."""
+    median = statistics.median(ours)
+    of_c = statistics.median(c) if c else None
+    over = median - of_c if of_c is not None else None
+    value = over if add and over is not None else median
+    line = {"name": name, "size": size, "n": len(ours), "median_us": median, "c_median_us": of_c, "over_us": over}
+    print(json.dumps({**line, "target_us": target, "met": value <= target, "machine": MACHINE}), flush=True)
+    c_text = f"{of_c:9.3f}" if of_c is not None else "        -"
+    print(f"{name:24} {size >> 20:4} MiB {median:9.3f} {c_text} {value:9.3f} {'' if value <= target else 'MISSED'}", file=sys.stderr)
+
+
+def create_close(resource: gvmm.VirtualMemoryResource, size: int, rounds: int) -> None:
+    def python() -> None:
+        resource.allocate(size).close()
+
+    def dropped() -> None:
+        resource.allocate(size)
+
+    def c(rounds: int) -> float:
+        return _gvmm._time_create(resource, size, rounds)
+
+    with_close, by_drop, in_c = interleave([loop(python), loop(dropped), c], rounds, 60)
+    report("create_close", size, 3.0, with_close, in_c, add=True)
+    report("create_drop", size, 3.0, by_drop, in_c, add=True)
+
+
+def full_alias(resource: gvmm.VirtualMemoryResource) -> None:
+    buffer = resource.allocate(1)
+
+    def python(rounds: int) -> float:
+        made = [None] * rounds
+        start = time.perf_counter()
+        for n in range(rounds):
+            made[n] = resource.modify_allocation(buffer, 1)  # type: ignore[call-overload]
+        return (time.perf_counter() - start) * 1e6 / rounds
+
+    ours, in_c = interleave([python, lambda rounds: _gvmm._time_alias(buffer, rounds)], 500, 60)
+    report("full_alias", buffer.size, 0.5, ours, in_c, add=False)
+
+
+def attributes(resource: gvmm.VirtualMemoryResource) -> None:
+    buffer = resource.allocate(1)
+    reads: dict[str, Callable[[], object]] = {
+        "handle": lambda: buffer.handle,
+        "size": lambda: buffer.size,
+        "is_closed": lambda: buffer.is_closed,
+        "memory_resource": lambda: buffer.memory_resource,
+        "device_id": lambda: buffer.device_id,
+        "is_device_accessible": lambda: buffer.is_device_accessible,
+    }
+    sides = interleave([loop(read) for read in reads.values()], 2000, 40)
+    for name, samples in zip(reads, sides):
+        report(f"attribute {name}", buffer.size, 0.5, samples, None, add=False)
+    [capsule] = interleave([loop(lambda: buffer.__dlpack__())], 500, 40)
+    report("dlpack", buffer.size, 2.0, capsule, None, add=False)
+
+
+def main() -> None:
+    resource = gvmm.VirtualMemoryResource(0)
+    print(f"us: {MACHINE['origin']:22}        median         C   counted", file=sys.stderr)
+    create_close(resource, 0, 500)
+    create_close(resource, 2 << 20, 50)
+    create_close(resource, 64 << 20, 20)
+    full_alias(resource)
+    attributes(resource)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,253 @@
+/* Deferred release: ranges that are given back when the work before them is done, without anybody waiting for it.
+ *
+ * A range comes with the stream whose work may still use it. An event of ours is recorded there, and the worker gives the range back
+ * when the event is reached; after the record the stream may be destroyed. Three cases cannot be marked by an event now:
+ *
+ *   the stream is capturing         what it captures may use the memory at every launch: the graph under capture holds the range, and when
+ *                                   the graph is gone the stream's earlier work is still to be waited for (so here it must live on)
+ *   the default stream, while a     every call on it but the question would end that capture: ask again later
+ *   blocking stream captures
+ *   no event can be had             wait here after all
+ *
+ * Entries of a stream are reached in order, so they queue up in lanes, by their stream, and only heads are asked about. */
+#include "internal.h"
+
+enum { LANES = 64 };
+
+typedef struct lane {
+    retirement *first, **last;
+} lane;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows */
+static lane lanes[LANES];
+static uint64_t marked, unmarked; /* entries in lanes: that wait for an event, that wait to be marked */
+
+static lane *lane_of(const retirement *r)
+{
+    uintptr_t key = (uintptr_t)r->stream + (uintptr_t)r->device->primary / 64;
+    return &lanes[(key ^ key >> 12) % LANES];
+}
+
+static uint64_t *count_of(const retirement *r) { return r->event ? &marked : &unmarked; }
+
+/* ---- marking ---- */
+
+typedef enum mark { MARKED, ASK_LATER, CAPTURING, FAILED } mark;
+
+/* The default stream's context is the device's; a real stream has its own. */
+static CUresult context_of(const retirement *r, CUcontext *out)
+{
+    *out = r->device->primary;
+    return gvmm__stream_is_default(r->stream) ? CUDA_SUCCESS : DRIVER_QUIET(cuStreamGetCtx, r->stream, out);
+}
+
+static mark record(retirement *r, CUcontext context)
+{
+    CUstreamCaptureStatus capture;
+    CUresult status = DRIVER_QUIET(cuStreamIsCapturing, r->stream, &capture);
+    if (status == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return ASK_LATER;
+    if (status != CUDA_SUCCESS) return FAILED;
+    if (capture != CU_STREAM_CAPTURE_STATUS_NONE) return CAPTURING;
+    CUevent event = gvmm__event_get(r->device, context);
+    if (!event) return FAILED;
+    status = DRIVER_QUIET(cuEventRecord, event, r->stream);
+    /* A capture may have begun in between. An event that is part of one must not be asked about: that would end it. */
+    if (status == CUDA_SUCCESS) status = DRIVER_QUIET(cuStreamIsCapturing, r->stream, &capture);
+    if (status == CUDA_SUCCESS && capture == CU_STREAM_CAPTURE_STATUS_NONE) {
+        r->event = event;
+        r->event_context = context;
+        return MARKED;
+    }
+    gvmm__event_put(r->device, context, event, false);
+    if (status == CUDA_SUCCESS) return CAPTURING;
+    return status == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT ? ASK_LATER : FAILED;
+}
+
+/* Under the stream's context, as making an event needs one. */
+static mark try_to_mark(retirement *r)
+{
+    CUcontext context;
+    if (context_of(r, &context) != CUDA_SUCCESS || DRIVER_QUIET(cuCtxPushCurrent, context) != CUDA_SUCCESS) return FAILED;
+    mark m = record(r, context);
+    gvmm__context_leave();
+    return m;
+}
+
+/* ---- giving back ---- */
+
+static void give_back(retirement *r)
+{
+    if (r->event) gvmm__event_put(r->device, r->event_context, r->event, true);
+    gvmm__range_release(r->range);
+    r->done(r);
+}
+
+static void wait_and_give_back(retirement *r)
+{
+    gvmm__stream_wait(r->stream, r->device, gvmm__range_base(r->range));
+    give_back(r);
+}
+
+static void enqueue(retirement *r)
+{
+    pthread_mutex_lock(&lock);
+    lane *l = lane_of(r);
+    if (!l->last || !l->first) l->last = &l->first;
+    r->next = NULL;
+    *l->last = r;
+    l->last = &r->next;
+    ++*count_of(r);
+    pthread_mutex_unlock(&lock);
+    gvmm__worker_wake();
+}
+
+/* ---- held by the graph under capture ---- */
+
+/* Marked, or in the lanes to be marked later; false if neither will do. */
+static bool mark_or_queue(retirement *r, mark m)
+{
+    if (m == FAILED) return false;
+    enqueue(r);
+    return true;
+}
+
+/* On the worker: the graph is gone, the stream's earlier work is left to wait for. */
+static void graph_let_go(job *self)
+{
+    retirement *r = (retirement *)((char *)self - offsetof(retirement, job));
+    if (!mark_or_queue(r, try_to_mark(r))) wait_and_give_back(r);
+}
+
+/* On a driver thread, where nothing but this is allowed. */
+static void graph_is_gone(void *data) { gvmm__work(&((retirement *)data)->job); }
+
+static bool hold_by_capture(retirement *r)
+{
+    CUstreamCaptureStatus status;
+    cuuint64_t id;
+    CUgraph graph = NULL;
+    CUuserObject object;
+    if (DRIVER_QUIET(cuStreamGetCaptureInfo, r->stream, &status, &id, &graph, NULL, NULL) != CUDA_SUCCESS || !graph)
+        return false;
+    r->job.run = graph_let_go;
+    if (DRIVER_QUIET(cuUserObjectCreate, &object, r, graph_is_gone, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) != CUDA_SUCCESS)
+        return false;
+    if (DRIVER_QUIET(cuGraphRetainUserObject, graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE) != CUDA_SUCCESS)
+        DRIVER_UNDO("user object", (uintptr_t)object, cuUserObjectRelease, object, 1); /* which lets it go at once */
+    return true;
+}
+
+/* ---- the queue ---- */
+
+static bool start(void);
+
+void gvmm__retire(retirement *r)
+{
+    if (gvmm__stream_is_default(r->stream) && r->device->ordinal < 0) { /* nothing to wait for */
+        give_back(r);
+        return;
+    }
+    CUstreamCaptureMode old = CU_STREAM_CAPTURE_MODE_RELAXED;
+    bool relaxed = DRIVER_QUIET(cuThreadExchangeStreamCaptureMode, &old) == CUDA_SUCCESS;
+    r->event = NULL;
+    mark m = relaxed && start() ? try_to_mark(r) : FAILED;
+    bool on_its_way = (m == CAPTURING && hold_by_capture(r)) || mark_or_queue(r, m);
+    if (!on_its_way) wait_and_give_back(r);
+    if (relaxed) gvmm__relaxed_leave(old);
+}
+
+/* Is the head of a lane done? One that could not be marked is tried again; if that cannot be, it is waited for. */
+static bool is_done(retirement *r)
+{
+    mark m = r->event ? MARKED : try_to_mark(r);
+    if (m == FAILED) gvmm__stream_wait(r->stream, r->device, gvmm__range_base(r->range));
+    if (m != MARKED) return m == FAILED;
+    return DRIVER_QUIET(cuEventQuery, r->event) != CUDA_ERROR_NOT_READY; /* an error: the work will never be done, or is */
+}
+
+/* Takes out what is done at the head of a lane; the worker alone does this, so the head stays while it is asked about. */
+static retirement *take_done(lane *l)
+{
+    pthread_mutex_lock(&lock);
+    retirement *r = l->first;
+    pthread_mutex_unlock(&lock);
+    if (!r) return NULL;
+    bool was_marked = r->event != NULL, done = is_done(r);
+    pthread_mutex_lock(&lock);
+    if (!was_marked && (r->event || done)) unmarked--, marked++;
+    if (done) {
+        l->first = r->next;
+        if (!l->first) l->last = &l->first;
+    }
+    pthread_mutex_unlock(&lock);
+    return done ? r : NULL;
+}
+
+static bool is_empty(void)
+{
+    pthread_mutex_lock(&lock);
+    bool empty = marked + unmarked == 0;
+    pthread_mutex_unlock(&lock);
+    return empty;
+}
+
+/* On the worker. The last thing it does is to count what has gone, so that nobody waits for a driver call that is still to come. */
+static worker_need poll_lanes(void)
+{
+    CUstreamCaptureMode old;
+    uint64_t gone = 0;
+    if (is_empty()) return WORKER_IDLE;
+    if (gvmm__relaxed_enter(&old)) return WORKER_SOON;
+    for (size_t i = 0; i < LANES; i++)
+        for (retirement *r; (r = take_done(&lanes[i])); gone++) give_back(r);
+    gvmm__relaxed_leave(old);
+    pthread_mutex_lock(&lock);
+    marked -= gone; /* what has gone was marked */
+    pthread_mutex_unlock(&lock);
+    return is_empty() ? WORKER_IDLE : gone ? WORKER_AGAIN : WORKER_SOON;
+}
+
+/* Waits for what the worker has to do, and for what waits for an event. What waits for the end of a capture is not waited for: that
+ * may be the caller's own. */
+void gvmm_drain(void)
+{
+    for (;;) {
+        uint64_t seen = gvmm__worker_progress();
+        pthread_mutex_lock(&lock);
+        bool done = marked == 0;
+        pthread_mutex_unlock(&lock);
+        if (done && gvmm__work_waiting() == 0) return;
+        gvmm__worker_wait_past(seen);
+    }
+}
+
+uint64_t gvmm__retire_waiting(void)
+{
+    pthread_mutex_lock(&lock);
+    uint64_t n = marked + unmarked;
+    pthread_mutex_unlock(&lock);
+    return n;
+}
+
+/* In a forked child, which has nothing to give back. */
+static void forget_in_child(void)
+{
+    for (size_t i = 0; i < LANES; i++) lanes[i] = (lane){0};
+    marked = unmarked = 0;
+    pthread_mutex_unlock(&lock);
+}
+static void lock_for_fork(void) { pthread_mutex_lock(&lock); }
+static void unlock_after_fork(void) { pthread_mutex_unlock(&lock); }
+
+static void tell_worker(void)
+{
+    pthread_atfork(lock_for_fork, unlock_after_fork, forget_in_child);
+    gvmm__worker_poll(poll_lanes);
+}
+
+static bool start(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, tell_worker);
+    return gvmm__worker_start() == GVMM_OK;
+}

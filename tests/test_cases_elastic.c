@@ -1,0 +1,209 @@
+/* What went wrong for others, as in test_cases.c: sleep and wake, access changed later, what is wanted again and again. */
+#include "watch.h"
+
+static gvmm_resource *with_chunks(int tag)
+{
+    gvmm_options options = GVMM_OPTIONS_INIT;
+    options.chunk_size = G;
+    options.tag = tag;
+    return resource_with(options);
+}
+
+static size_t physical(gvmm_resource *resource)
+{
+    gvmm_stats stats;
+    gvmm_get_stats(resource, &stats);
+    return stats.physical_bytes;
+}
+
+/* ---- partial failures ---- */
+
+/* Waking up ran out of memory half way; what had been mapped stayed. */
+START_TEST(vllm_34600_a_failed_wake_goes_back_to_sleep)
+{
+    gvmm_resource *resource = with_chunks(0);
+    gvmm_buffer *model = create(resource, 4 * G);
+    uint64_t at = gvmm_buffer_address(model);
+    write_pattern(at, 4 * G, 1);
+    ck_ok(gvmm_resource_evict(resource, GVMM_TAG_ANY, NULL));
+    for (uint64_t k = 1; k <= 4; k++) {
+        fault_call("cuMemCreate", k, CUDA_ERROR_OUT_OF_MEMORY);
+        watch();
+        ck_fails(gvmm_resource_restore(resource, GVMM_TAG_ANY), GVMM_E_NO_DEVICE_MEMORY);
+        ck_assert_uint_eq(calls_of(GVMM_CALL_cuMemUnmap), k - 1);
+        ck_assert_uint_eq(physical(resource), 0);
+        ck_assert_uint_eq(gvmm_buffer_evicted_bytes(model), 4 * G);
+        ck_in_order();
+    }
+    ck_ok(gvmm_faults_set(NULL));
+    ck_ok(gvmm_resource_restore(resource, GVMM_TAG_ANY));
+    ck_pattern(at, 4 * G, 1);
+    gvmm_buffer_release(model);
+    gvmm_resource_release(resource);
+    ck_no_warnings();
+}
+END_TEST
+
+/* Out of memory on waking was printed and swallowed, or ended the process. Here somebody else really has the memory. */
+START_TEST(vllm_12981_torch_memory_saver_87_the_caller_knows_and_can_wake_later)
+{
+    gvmm_buffer *model = create(plain, 4 * G), *hog = NULL;
+    uint64_t at = gvmm_buffer_address(model);
+    write_pattern(at, 4 * G, 1);
+    ck_ok(gvmm_buffer_evict(model, NULL));
+    size_t available, total;
+    ck_cu(cu->cuMemGetInfo(&available, &total));
+    for (size_t size = available / G * G; gvmm_buffer_create(&hog, plain, size, NULL); size -= G) {}
+    ck_fails(gvmm_buffer_restore(model), GVMM_E_NO_DEVICE_MEMORY);
+    ck_assert_str_ne(last_text(), "");
+    ck_assert_uint_eq(gvmm_buffer_evicted_bytes(model), 4 * G);
+    gvmm_buffer_release(hog);
+    ck_ok(gvmm_buffer_restore(model));
+    ck_pattern(at, 4 * G, 1);
+    gvmm_buffer_release(model);
+    ck_no_warnings();
+}
+END_TEST
+
+/* ---- order with work ---- */
+
+static void evict_it(gvmm_buffer *buffer) { ck_ok(gvmm_buffer_evict(buffer, NULL)); }
+
+/* Sleep during decode: illegal address, and the server said 200. */
+START_TEST(vllm_45552_45615_sleep_waits_for_the_work)
+{
+    gvmm_buffer *buffer;
+    ck_ok(gvmm_buffer_create(&buffer, plain, G, stream));
+    ck_waits_for(stream, buffer, evict_it);
+    ck_ok(gvmm_buffer_restore(buffer));
+    ck_filled(gvmm_buffer_address(buffer), 1, G);
+    gvmm_buffer_release(buffer);
+    ck_no_warnings();
+}
+END_TEST
+
+static unsigned deregistered, registered;
+static uint64_t registered_generation;
+
+static void registrar(void *buffer, const gvmm_residency_event *event)
+{
+    if (event->what == GVMM_BEFORE_EVICT) deregistered++;
+    if (event->what != GVMM_AFTER_RESTORE) return;
+    registered++;
+    registered_generation = gvmm_buffer_generation(buffer);
+}
+
+/* The same address, new memory: registrations pointed at the old pages. */
+START_TEST(torch_memory_saver_88_sglang_40648_registrations_are_renewed)
+{
+    gvmm_buffer *buffer = create(plain, 2 * G);
+    registered_generation = gvmm_buffer_generation(buffer);
+    deregistered = registered = 0;
+    gvmm_resource_set_residency_handler(plain, registrar, buffer);
+    for (unsigned round = 1; round <= 3; round++) {
+        uint64_t before = gvmm_buffer_generation(buffer);
+        ck_ok(gvmm_resource_evict(plain, GVMM_TAG_ANY, NULL));
+        ck_assert_uint_eq(deregistered, round);
+        ck_ok(gvmm_resource_restore(plain, GVMM_TAG_ANY));
+        ck_assert_uint_eq(registered, round);
+        ck_assert_uint_gt(gvmm_buffer_generation(buffer), before);
+        ck_assert_uint_eq(registered_generation, gvmm_buffer_generation(buffer));
+    }
+    gvmm_resource_set_residency_handler(plain, NULL, NULL);
+    gvmm_buffer_release(buffer);
+}
+END_TEST
+
+/* ---- access ---- */
+
+/* Copies between devices failed without access; a remapped address lost it. */
+START_TEST(ucx_11265_xla_40852_access_later_and_through_every_map)
+{
+    if (lacks_second_device("ucx_11265_xla_40852")) return;
+    gvmm_access now;
+    gvmm_buffer *buffer = create(plain, 2 * G), *larger;
+    ck_ok(gvmm_buffer_get_access(buffer, 1, &now));
+    ck_assert_int_eq(now, GVMM_ACCESS_NONE);
+    ck_ok(gvmm_buffer_set_access(buffer, 1, GVMM_ACCESS_READ_WRITE));
+    uint64_t decoy = block_behind(buffer);
+    larger = grow(buffer, 3 * G);
+    ck_ok(gvmm_buffer_evict(buffer, NULL));
+    ck_ok(gvmm_buffer_restore(larger));
+    for (size_t at = 0; at < 2 * G; at += G) {
+        ck_assert_uint_eq(access_of(gvmm_buffer_address(buffer) + at, 1), 3);
+        ck_assert_uint_eq(access_of(gvmm_buffer_address(larger) + at, 1), 3);
+    }
+    ck_ok(gvmm_buffer_set_access(buffer, 1, GVMM_ACCESS_NONE));
+    ck_assert_uint_eq(access_of(gvmm_buffer_address(larger), 1), 0);
+    gvmm_buffer_release(larger);
+    drop(buffer, decoy);
+    ck_no_warnings();
+}
+END_TEST
+
+/* ---- wanted again and again ---- */
+
+/* Physical memory released and the address kept: tagged subsets, some with a backup, the host copy really freed afterwards. */
+START_TEST(wanted_weights_are_kept_and_caches_dropped)
+{
+    gvmm_resource *weights = with_chunks(1), *cache = with_chunks(2);
+    gvmm_buffer *w = create(weights, 3 * G), *c = create(cache, 3 * G);
+    uint64_t at_w = gvmm_buffer_address(w), at_c = gvmm_buffer_address(c);
+    write_pattern(at_w, 3 * G, 1);
+    gvmm_evict_options drop_it = GVMM_EVICT_OPTIONS_INIT;
+    drop_it.contents = GVMM_CONTENTS_DROP;
+    ck_ok(gvmm_resource_evict(weights, 1, NULL));
+    ck_ok(gvmm_resource_evict(cache, 2, &drop_it));
+    ck_assert_uint_eq(physical(weights) + physical(cache), 0);
+    ck_ok(gvmm_resource_restore(weights, 1)); /* weights first, as they are needed for reloading */
+    ck_pattern(at_w, 3 * G, 1);
+    ck_ok(gvmm_resource_restore(cache, 2));
+    fill(at_c, 1, 3 * G);
+    if (!on_gpu) {
+        size_t counts[GVMM_SIM_KIND_COUNT];
+        gvmm_sim_census(counts, NULL, NULL);
+        ck_assert_uint_eq(counts[GVMM_SIM_PINNED], 0);
+    }
+    gvmm_buffer_release(w);
+    gvmm_buffer_release(c);
+    gvmm_resource_release(weights);
+    gvmm_resource_release(cache);
+    ck_no_warnings();
+}
+END_TEST
+
+/* Grow and shrink with a stable address. */
+START_TEST(wanted_a_stable_address_whatever_the_size)
+{
+    gvmm_buffer *buffer, *next;
+    ck_ok(gvmm_buffer_create_with_capacity(&buffer, plain, G, 32 * G, NULL));
+    uint64_t at = gvmm_buffer_address(buffer);
+    const size_t sizes[] = {8, 3, 17, 1, 32, 2};
+    for (int i = 0; i < 6; i++) { /* a shrink ends at the border of what one grow made */
+        bool less = sizes[i] * G < gvmm_buffer_size(buffer);
+        ck_ok(less ? gvmm_buffer_shrink(&next, buffer, sizes[i] * G) : gvmm_buffer_grow(&next, buffer, sizes[i] * G, NULL));
+        gvmm_buffer_release(buffer);
+        buffer = next;
+        ck_assert_uint_eq(gvmm_buffer_address(buffer), at);
+        ck_assert_uint_eq(gvmm_buffer_capacity(buffer), 32 * G);
+        ck_assert_uint_eq(physical(plain), gvmm_buffer_size(buffer));
+    }
+    gvmm_buffer_release(buffer);
+    ck_no_warnings();
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("cases, elastic");
+    TCase *cases = add_watched_case(suite, "sleep, wake, access");
+    tcase_add_test(cases, vllm_34600_a_failed_wake_goes_back_to_sleep);
+    tcase_add_test(cases, vllm_12981_torch_memory_saver_87_the_caller_knows_and_can_wake_later);
+    tcase_add_test(cases, vllm_45552_45615_sleep_waits_for_the_work);
+    tcase_add_test(cases, torch_memory_saver_88_sglang_40648_registrations_are_renewed);
+    tcase_add_test(cases, ucx_11265_xla_40852_access_later_and_through_every_map);
+    TCase *wanted = add_watched_case(suite, "wanted again and again");
+    tcase_add_test(wanted, wanted_weights_are_kept_and_caches_dropped);
+    tcase_add_test(wanted, wanted_a_stable_address_whatever_the_size);
+    return run_suites(suite, NULL);
+}

@@ -1,0 +1,301 @@
+/* Deferred release: nothing is unmapped early, nothing blocks, nothing warns, nothing is lost. Work that lasts is a host function at a
+ * gate. */
+#include "support.h"
+
+static gvmm_resource *deferring;
+
+static void setup_deferring(void)
+{
+    setup();
+    gvmm_options options = GVMM_OPTIONS_INIT;
+    options.release_mode = GVMM_RELEASE_DEFERRED;
+    deferring = resource_with(options);
+}
+
+static void teardown_deferring(void)
+{
+    gvmm_resource_release(deferring);
+    teardown();
+}
+
+static uint64_t waiting(void)
+{
+    gvmm_stats stats;
+    gvmm_get_stats(NULL, &stats);
+    return stats.releases_waiting;
+}
+
+static gvmm_buffer *on_stream(gvmm_stream s)
+{
+    gvmm_buffer *buffer;
+    ck_ok(gvmm_buffer_create(&buffer, deferring, G, s));
+    return buffer;
+}
+
+static CUstream new_stream(unsigned flags)
+{
+    CUstream s;
+    ck_cu(cu->cuStreamCreate(&s, flags));
+    return s;
+}
+
+START_TEST(a_release_returns_while_work_runs)
+{
+    CUstream own = new_stream(CU_STREAM_NON_BLOCKING);
+    gvmm_buffer *a = on_stream(own), *b = on_stream(own), *idle = on_stream(stream);
+    uint64_t at_a = gvmm_buffer_address(a), at_b = gvmm_buffer_address(b), at_idle = gvmm_buffer_address(idle);
+    gate *g = gate_on(own);
+    gvmm_buffer_release(a);                  /* neither of these waits: the gate is shut */
+    ck_ok(gvmm_buffer_close_deferred(b, NULL));
+    ck_assert(gvmm_buffer_is_closed(b));
+    ck_assert_uint_eq(gvmm_buffer_address(b), 0);
+    gvmm_buffer_release(idle);
+    while (waiting() > 2) sched_yield();     /* an idle stream's memory goes back meanwhile */
+    ck_released(at_idle, G);
+    ck_mapped(at_a);
+    ck_mapped(at_b);
+    gvmm_buffer_release(b);
+    gate_open(g);
+    gvmm_drain();
+    ck_released(at_a, G);
+    ck_released(at_b, G);
+    gate_end(g);
+    ck_cu(cu->cuStreamDestroy(own));
+    ck_no_warnings();
+}
+END_TEST
+
+START_TEST(the_stream_may_be_destroyed_after_the_call)
+{
+    CUstream own = new_stream(CU_STREAM_NON_BLOCKING);
+    gvmm_buffer *buffer = on_stream(own);
+    uint64_t address = gvmm_buffer_address(buffer);
+    gate *g = gate_on(own);
+    CUevent passed;
+    ck_cu(cu->cuEventCreate(&passed, CU_EVENT_DISABLE_TIMING));
+    ck_cu(cu->cuMemsetD8Async(address, 1, G, own));
+    ck_cu(cu->cuEventRecord(passed, own));
+    gvmm_buffer_release(buffer);
+    ck_cu(cu->cuStreamDestroy(own));
+    ck_mapped(address);
+    gate_open(g);
+    ck_cu(cu->cuEventSynchronize(passed));
+    gvmm_drain();
+    ck_released(address, G);
+    ck_cu(cu->cuEventDestroy(passed));
+    free(g);
+    ck_no_warnings();
+}
+END_TEST
+
+START_TEST(the_default_stream_is_marked_too)
+{
+    gvmm_buffer *buffer = on_stream(NULL);
+    uint64_t address = gvmm_buffer_address(buffer);
+    gate *g = gate_on(CU_STREAM_LEGACY);
+    gvmm_buffer_release(buffer);
+    ck_mapped(address);
+    gate_open(g);
+    gvmm_drain();
+    ck_released(address, G);
+    gate_end(g);
+    ck_no_warnings();
+}
+END_TEST
+
+static void ck_capture_ends(gvmm_stream s, CUgraph *graph)
+{
+    ck_cu(cu->cuStreamEndCapture(s, graph));
+}
+
+/* Unrelated captures of this thread are not disturbed by the call, nor by what the worker does. */
+static void beside_a_capture(CUstreamCaptureMode mode)
+{
+    CUgraph graph;
+    CUstream capturing = new_stream(CU_STREAM_NON_BLOCKING);
+    gvmm_buffer *a = on_stream(stream), *b = on_stream(NULL);
+    ck_cu(cu->cuStreamBeginCapture(capturing, mode));
+    gvmm_buffer_release(a);
+    gvmm_buffer_release(b);
+    gvmm_drain();
+    ck_nothing_left();
+    ck_capture_ends(capturing, &graph);
+    ck_cu(cu->cuGraphDestroy(graph));
+    ck_cu(cu->cuStreamDestroy(capturing));
+}
+
+START_TEST(unrelated_captures_stay_valid)
+{
+    beside_a_capture(CU_STREAM_CAPTURE_MODE_GLOBAL);
+    beside_a_capture(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+    beside_a_capture(CU_STREAM_CAPTURE_MODE_RELAXED);
+    ck_no_warnings();
+}
+END_TEST
+
+/* The captured work may use the memory at every launch. */
+START_TEST(released_while_its_stream_captures)
+{
+    CUgraph graph;
+    CUgraphExec exec;
+    gvmm_buffer *buffer = on_stream(stream);
+    uint64_t address = gvmm_buffer_address(buffer);
+    ck_cu(cu->cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    ck_cu(cu->cuMemsetD8Async(address, 9, G, stream));
+    gvmm_buffer_release(buffer);
+    gvmm_drain(); /* does not wait for it */
+    ck_capture_ends(stream, &graph);
+    ck_mapped(address);
+    ck_cu(cu->cuGraphInstantiateWithFlags(&exec, graph, 0));
+    ck_cu(cu->cuGraphDestroy(graph));
+    ck_cu(cu->cuGraphLaunch(exec, stream));
+    ck_cu(cu->cuStreamSynchronize(stream));
+    ck_filled(address, 9, G);
+    ck_cu(cu->cuGraphExecDestroy(exec));
+    gvmm_stats now;
+    do {
+        sched_yield();
+        gvmm_drain();
+        gvmm_get_stats(NULL, &now);
+    } while (now.mappings);
+    ck_released(address, G);
+    ck_no_warnings();
+}
+END_TEST
+
+/* Every call on the default stream would end the blocking stream's capture: the memory is held until that is over. */
+START_TEST(default_stream_while_a_blocking_stream_captures)
+{
+    CUgraph graph;
+    CUstream blocking = new_stream(CU_STREAM_DEFAULT);
+    gvmm_buffer *buffer = on_stream(NULL);
+    uint64_t address = gvmm_buffer_address(buffer);
+    ck_cu(cu->cuStreamBeginCapture(blocking, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    gvmm_buffer_release(buffer);
+    gvmm_drain();
+    ck_mapped(address);
+    ck_assert_uint_eq(waiting(), 1);
+    ck_capture_ends(blocking, &graph);
+    while (waiting()) sched_yield();
+    ck_released(address, G);
+    ck_cu(cu->cuGraphDestroy(graph));
+    ck_cu(cu->cuStreamDestroy(blocking));
+    ck_no_warnings();
+}
+END_TEST
+
+/* No event can be had, or nothing can be asked: the call waits itself. Nothing is lost. */
+START_TEST(what_cannot_be_deferred_is_waited_for)
+{
+    const char *calls[] = {"cuEventCreate", "cuEventRecord", "cuCtxPushCurrent", "cuStreamGetCtx", "cuStreamIsCapturing",
+                           "cuThreadExchangeStreamCaptureMode"};
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
+        for (int legacy = 0; legacy < 2; legacy++) {
+            gvmm_buffer *buffer = on_stream(legacy ? NULL : stream);
+            uint64_t address = gvmm_buffer_address(buffer);
+            ck_ok(gvmm_faults_set(&(gvmm_fault){1, true, calls[i], CUDA_ERROR_UNKNOWN}));
+            gvmm_buffer_release(buffer);
+            gvmm_drain();
+            ck_ok(gvmm_faults_set(NULL));
+            ck_released(address, G);
+        }
+}
+END_TEST
+
+/* Device memory that waits to be given back is waited for before an allocation says that there is none. */
+START_TEST(an_allocation_that_finds_no_memory_drains)
+{
+    if (on_gpu) return; /* it would fill the card */
+    size_t half = (size_t)100 << 30;
+    gvmm_buffer *first, *second;
+    ck_ok(gvmm_buffer_create(&first, deferring, half, stream));
+    gate *g = gate_on(stream);
+    gvmm_buffer_release(first);
+    gate_open(g);
+    ck_ok(gvmm_buffer_create(&second, deferring, half, stream));
+    gvmm_buffer_release(second);
+    gate_end(g);
+}
+END_TEST
+
+START_TEST(many_releases_in_flight)
+{
+    enum { N = 2000 };
+    gate *g = gate_on(stream);
+    for (int i = 0; i < N; i++) gvmm_buffer_release(on_stream(i % 2 ? stream : NULL));
+    gate_open(g);
+    gvmm_drain();
+    ck_nothing_left();
+    gate_end(g);
+    ck_no_warnings();
+}
+END_TEST
+
+START_TEST(host_memory_has_nothing_to_wait_for)
+{
+    gvmm_options options = GVMM_OPTIONS_INIT;
+    options.location = GVMM_LOCATION_HOST;
+    options.handle_type = GVMM_HANDLE_NONE;
+    options.release_mode = GVMM_RELEASE_DEFERRED;
+    gvmm_resource *host = resource_with(options);
+    gvmm_buffer *plain_one = create(host, G), *streamed;
+    ck_ok(gvmm_buffer_create(&streamed, host, G, stream));
+    uint64_t a = gvmm_buffer_address(plain_one), b = gvmm_buffer_address(streamed);
+    gate *g = gate_on(stream);
+    gvmm_buffer_release(plain_one);
+    ck_released(a, G);
+    gvmm_buffer_release(streamed);
+    gvmm_resource_release(host);
+    ck_mapped(b);
+    gate_open(g);
+    gvmm_drain();
+    ck_released(b, G);
+    gate_end(g);
+    ck_no_warnings();
+}
+END_TEST
+
+static void *release_many(void *s)
+{
+    for (int i = 0; i < 200; i++) {
+        gvmm_buffer *a = on_stream(s), *b = grow(a, 2 * G);
+        gvmm_buffer_release(a);
+        ck_ok(gvmm_buffer_close_deferred(b, NULL));
+        gvmm_buffer_release(b);
+        if (i % 50 == 0) gvmm_drain();
+    }
+    return NULL;
+}
+
+START_TEST(many_threads_release)
+{
+    pthread_t threads[4];
+    for (int i = 0; i < 4; i++)
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, release_many, i % 2 ? stream : NULL), 0);
+    for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
+    gvmm_drain();
+    ck_nothing_left();
+    ck_no_warnings();
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("deferred release");
+    TCase *tests = tcase_create("deferred");
+    tcase_add_checked_fixture(tests, setup_deferring, teardown_deferring);
+    tcase_set_timeout(tests, 60);
+    suite_add_tcase(suite, tests);
+    tcase_add_test(tests, a_release_returns_while_work_runs);
+    tcase_add_test(tests, the_stream_may_be_destroyed_after_the_call);
+    tcase_add_test(tests, the_default_stream_is_marked_too);
+    tcase_add_test(tests, unrelated_captures_stay_valid);
+    tcase_add_test(tests, released_while_its_stream_captures);
+    tcase_add_test(tests, default_stream_while_a_blocking_stream_captures);
+    tcase_add_test(tests, what_cannot_be_deferred_is_waited_for);
+    tcase_add_test(tests, an_allocation_that_finds_no_memory_drains);
+    tcase_add_test(tests, many_releases_in_flight);
+    tcase_add_test(tests, host_memory_has_nothing_to_wait_for);
+    tcase_add_test(tests, many_threads_release);
+    return run_suites(suite, NULL);
+}
