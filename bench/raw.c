@@ -49,10 +49,12 @@ void raw_row_unmake(raw_chunk *row, size_t count)
     free(row);
 }
 
+/* Far away from what the process maps meanwhile, if the driver agrees; another place each time. */
 CUdeviceptr free_place(size_t size)
 {
-    CUdeviceptr address;
-    CU(cu->cuMemAddressReserve(&address, size, 0, 0, 0));
+    static unsigned times;
+    CUdeviceptr address, wish = ((CUdeviceptr)0x30 << 40) + ((CUdeviceptr)(times++ % 16) << 40);
+    CU(cu->cuMemAddressReserve(&address, size, 0, wish, 0));
     CU(cu->cuMemAddressFree(address, size));
     return address;
 }

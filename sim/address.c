@@ -322,10 +322,11 @@ void sim_block_unmake(sim_block *block)
     free(block);
 }
 
-/* Nothing is alive. Addresses and history start anew; ids do not. */
+/* Nothing is alive but what an error keeps from being given back. Addresses and history start anew; ids do not. */
 void sim_memory_reset(void)
 {
     pthread_mutex_lock(&sim_lock);
+    sim_plain_forget(NULL);
     sim_pool_reset();
     sim_chunk_reset();
     history_count = 0;

@@ -291,11 +291,29 @@ static bool set(const stretch *dst, const pattern *p, uint64_t phase, uint64_t s
     return true;
 }
 
+/* Memory of devices, or host memory that is open to them. */
+static bool can_reach(uint64_t ptr, uint64_t size)
+{
+    pthread_mutex_lock(&sim_lock);
+    bool can = sim_in_device_space(ptr) || sim_is_pinned(ptr, size);
+    pthread_mutex_unlock(&sim_lock);
+    return can;
+}
+
+static CUresult out_of_reach(const sim_actor *who, uint64_t ptr)
+{
+    char actor[160];
+    describe(who, actor, sizeof actor);
+    sim_finding("%s touched 0x%llx, which is no device memory", actor, (unsigned long long)ptr);
+    return CUDA_ERROR_ILLEGAL_ADDRESS;
+}
+
 CUresult sim_bytes_set(const sim_actor *who, CUdeviceptr dst, unsigned value, unsigned element_size, size_t count)
 {
     if (count > SIZE_MAX / element_size) return CUDA_ERROR_INVALID_VALUE;
     pattern p;
     uint64_t size = (uint64_t)count * element_size, done = 0;
+    if (size && who->device >= 0 && !can_reach(dst, size)) return out_of_reach(who, dst);
     fill_pattern(&p, value, element_size, size);
     while (done < size) {
         stretch to;
@@ -317,15 +335,7 @@ static CUresult touch(int device, const char *operation, uint64_t dst, uint64_t 
 {
     if (device < 0 || (unsigned)device >= sim_config.devices) return CUDA_ERROR_INVALID_DEVICE;
     sim_actor who = {.device = device, .operation = operation};
-    if (size && !sim_is_device_address(device_side)) {
-        pthread_mutex_lock(&sim_lock);
-        bool pinned = sim_is_pinned(device_side, size);
-        pthread_mutex_unlock(&sim_lock);
-        if (!pinned) {
-            sim_finding("%s touched 0x%llx, which is no device memory", operation, (unsigned long long)device_side);
-            return CUDA_ERROR_ILLEGAL_ADDRESS;
-        }
-    }
+    if (size && !can_reach(device_side, size)) return out_of_reach(&who, device_side);
     return sim_bytes_copy(&who, dst, src, size);
 }
 

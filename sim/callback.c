@@ -47,7 +47,6 @@ static CUresult callback_queue(CUstream handle, callback *c, sim_item *item)
 {
     sim_stream *s;
     CUresult r = sim_stream_find(handle, &s);
-    if (!r) r = sim_capture_admit(s);
     if (!r) r = sim_capture_forbid(s);
     if (!r) r = sim_stream_push(s, item);
     if (r) return r;

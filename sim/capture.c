@@ -33,25 +33,36 @@ static bool implicit(sim_stream *s, bool harm)
     return hit;
 }
 
-CUresult sim_capture_admit(sim_stream *stream)
+CUresult sim_capture_implicit(sim_stream *stream)
 {
-    if (implicit(stream, true)) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
-    if (stream->capture && stream->capture->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    return CUDA_SUCCESS;
+    return implicit(stream, true) ? CUDA_ERROR_STREAM_CAPTURE_IMPLICIT : CUDA_SUCCESS;
 }
 
-CUresult sim_capture_forbid(sim_stream *stream)
+CUresult sim_capture_admit(sim_stream *stream)
+{
+    CUresult r = sim_capture_implicit(stream);
+    if (!r && stream->capture && stream->capture->invalidated) r = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    return r;
+}
+
+static CUresult refuse(sim_stream *stream)
 {
     if (!stream->capture) return CUDA_SUCCESS;
     sim_capture_invalidate(stream->capture);
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 }
 
+CUresult sim_capture_forbid(sim_stream *stream)
+{
+    CUresult r = sim_capture_implicit(stream);
+    return r ? r : refuse(stream);
+}
+
 CUresult sim_capture_forbid_context(sim_context *context)
 {
     CUresult r = CUDA_SUCCESS;
     for (sim_stream *s = captures ? context->streams : NULL; s; s = s->after)
-        if (sim_capture_forbid(s)) r = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+        if (refuse(s)) r = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     return r;
 }
 
@@ -137,8 +148,8 @@ static CUresult begin(CUstream handle, CUstreamCaptureMode mode)
 {
     sim_stream *s;
     CUresult r = sim_stream_find(handle, &s);
+    if (!r) r = sim_capture_implicit(s);
     if (r) return r;
-    if (implicit(s, true)) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     if (sim_stream_is_legacy(s)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (s->capture) return CUDA_ERROR_ILLEGAL_STATE;
     sim_capture *c = calloc(1, sizeof *c);
@@ -254,8 +265,8 @@ static CUresult end(CUstream handle, CUgraph *graph)
 {
     sim_stream *s;
     CUresult r = sim_stream_find(handle, &s);
+    if (!r) r = sim_capture_implicit(s);
     if (r) return r;
-    if (implicit(s, true)) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     sim_capture *c = s->capture;
     if (!c) return CUDA_ERROR_ILLEGAL_STATE;
     r = mismatch(c, s);
@@ -308,13 +319,13 @@ CUresult sim_cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status)
 CUresult sim_cuStreamGetCaptureInfo(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
                                     const CUgraphNode **dependencies, size_t *count)
 {
+    if (!status) return CUDA_ERROR_INVALID_VALUE;
     sim_enter();
     sim_stream *s;
     CUresult r = question(stream, &s);
     if (r) return sim_leave(r);
-    CUstreamCaptureStatus now = status_of(s);
-    if (status) *status = now;
-    if (now != CU_STREAM_CAPTURE_STATUS_ACTIVE) return sim_leave(CUDA_SUCCESS);
+    *status = status_of(s);
+    if (*status != CU_STREAM_CAPTURE_STATUS_ACTIVE) return sim_leave(CUDA_SUCCESS);
     if (id) *id = s->capture->id;
     if (graph) *graph = (CUgraph)(uintptr_t)s->capture->graph->object.id;
     if (dependencies) *dependencies = s->dependencies;

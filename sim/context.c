@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "exec.h"
+#include "memory.h"
 
 static sim_context primaries[SIM_MAX_DEVICES];
 static sim_context *all; /* every context that ever lived */
@@ -52,10 +53,12 @@ CUresult sim_current(sim_context **out)
 
 int sim_context_device(const sim_context *context) { return context->device; }
 
-/* The first error stays: later ones are its consequences. */
+/* The first error stays: later ones are its consequences. It is an error of the device: its other contexts have it too. */
 void sim_context_error(sim_context *context, CUresult error)
 {
     if (!context->error) context->error = error;
+    for (sim_context *c = all; c; c = c->next)
+        if (c->alive && c->device == context->device && !c->error) c->error = error;
     if (!failed) failed = error;
     pthread_cond_broadcast(&sim_changed);
 }
@@ -67,17 +70,29 @@ void sim_context_fail(sim_context *context, CUresult error)
     sim_leave(CUDA_SUCCESS);
 }
 
+bool sim_has_failed(void)
+{
+    sim_enter();
+    bool has = failed != CUDA_SUCCESS;
+    sim_leave(CUDA_SUCCESS);
+    return has;
+}
+
 sim_context *sim_context_next(sim_context *context) { return context ? context->next : all; }
+
+/* A dead one too. */
+static CUresult context_known(CUcontext handle, sim_context **out)
+{
+    sim_context *c = all;
+    while (c && (CUcontext)c != handle) c = c->next;
+    *out = c;
+    return c ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
 
 CUresult sim_context_find(CUcontext handle, sim_context **out)
 {
-    for (sim_context *c = all; c; c = c->next) {
-        if ((CUcontext)c != handle) continue;
-        if (!c->alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-        *out = c;
-        return CUDA_SUCCESS;
-    }
-    return CUDA_ERROR_INVALID_CONTEXT;
+    CUresult r = context_known(handle, out);
+    return !r && !(*out)->alive ? CUDA_ERROR_CONTEXT_IS_DESTROYED : r;
 }
 
 /* ---------------------------------------------------------------------------------------------
@@ -99,8 +114,9 @@ static CUresult context_open(sim_context *c, int device, unsigned flags)
     return CUDA_SUCCESS;
 }
 
-/* Calls are refused from the start; what is queued is waited for; then streams and events lose their handles. Mappings
- * and memory do not belong to contexts. An error stays: calls that are waiting meanwhile have yet to answer it. */
+/* Calls are refused from the start; what is queued is waited for; then streams and events lose their handles, and plain and
+ * host memory goes. Mappings, their memory and pools do not belong to contexts. An error stays: calls that are waiting
+ * meanwhile have yet to answer it. */
 static void context_close(sim_context *c)
 {
     c->alive = false;
@@ -108,12 +124,21 @@ static void context_close(sim_context *c)
     sim_context_wait(c, UINT64_MAX);
     while (c->streams) sim_stream_close(c->streams);
     sim_events_forget(c);
+    sim_plain_forget(c);
     free(c->peers);
     c->peers = NULL;
     c->peer_count = 0;
     c->legacy = NULL;
     c->closing = false;
     pthread_cond_broadcast(&sim_changed);
+}
+
+/* Lets go of the lock after closing: the pages of what went are given back without it. */
+static CUresult leave_closed(void)
+{
+    sim_memory_unlock();
+    sim_enter();
+    return sim_leave(CUDA_SUCCESS);
 }
 
 /* For a new simulated machine. Streams are gone by now. */
@@ -129,6 +154,7 @@ void sim_contexts_reset(void)
         c->peer_count = 0;
     }
     failed = CUDA_SUCCESS;
+    sim_objects_reset();
     epoch++;
 }
 
@@ -159,7 +185,7 @@ CUresult sim_cuDevicePrimaryCtxRelease(CUdevice device)
     sim_context *c = &primaries[device];
     if (!c->retained) return sim_leave(CUDA_ERROR_INVALID_CONTEXT);
     if (--c->retained == 0 && c->alive) context_close(c);
-    return sim_leave(CUDA_SUCCESS);
+    return leave_closed();
 }
 
 /* The references stay with those who hold them; the next retain makes the context live again, unless an error stuck. */
@@ -168,7 +194,7 @@ CUresult sim_cuDevicePrimaryCtxReset(CUdevice device)
     if (device_check(device)) return CUDA_ERROR_INVALID_DEVICE;
     sim_enter();
     if (primaries[device].alive) context_close(&primaries[device]);
-    return sim_leave(CUDA_SUCCESS);
+    return leave_closed();
 }
 
 CUresult sim_cuDevicePrimaryCtxGetState(CUdevice device, unsigned int *flags, int *active)
@@ -211,7 +237,7 @@ free_context:
     return r;
 }
 
-/* Popped from this thread too where it is on top; other threads keep it and get CONTEXT_IS_DESTROYED. */
+/* Popped from this thread where it is on top; other threads keep it and get CONTEXT_IS_DESTROYED. */
 CUresult sim_cuCtxDestroy(CUcontext context)
 {
     sim_enter();
@@ -221,7 +247,7 @@ CUresult sim_cuCtxDestroy(CUcontext context)
     if (r) return sim_leave(r);
     if (top() == c) sim_thread_self()->depth--;
     context_close(c);
-    return sim_leave(CUDA_SUCCESS);
+    return leave_closed();
 }
 
 CUresult sim_cuCtxGetCurrent(CUcontext *context)
@@ -240,18 +266,19 @@ CUresult sim_cuCtxSetCurrent(CUcontext context)
     }
     sim_enter();
     sim_context *c;
-    CUresult r = sim_context_find(context, &c);
+    CUresult r = context_known(context, &c);
     if (!r && t->depth) t->stack[t->depth - 1] = c;
     else if (!r) r = push(c);
     return sim_leave(r);
 }
 
+/* A dead one is refused when it is used. */
 CUresult sim_cuCtxPushCurrent(CUcontext context)
 {
     if (!context) return CUDA_ERROR_INVALID_VALUE;
     sim_enter();
     sim_context *c;
-    CUresult r = sim_context_find(context, &c);
+    CUresult r = context_known(context, &c);
     return sim_leave(r ? r : push(c));
 }
 

@@ -22,47 +22,76 @@ static bool is_mapped(uint64_t ptr, size_t size)
     return ptr && end > ptr && !msync((void *)(uintptr_t)start, end - start, MS_ASYNC);
 }
 
-/* One row of one side. A pointer given as a device pointer may be page-locked host memory: one address space. One that
- * could be either is looked up; one given as a host pointer is trusted, as a real driver does. */
-static CUresult side_check(CUmemorytype type, int device, uint64_t ptr, size_t size, bool write, bool captured)
+/* Rows of bytes, and planes of rows. */
+typedef struct shape {
+    size_t width, height, depth, pitch, rows; /* rows: from one plane to the next */
+} shape;
+
+/* x + y * by, with an overflow remembered. */
+static uint64_t sum(uint64_t x, uint64_t y, uint64_t by, bool *overflow)
 {
-    if (captured && sim_is_device_address(ptr)) return CUDA_SUCCESS;
-    if (type == CU_MEMORYTYPE_DEVICE || sim_is_device_address(ptr)) return sim_check_access(device, ptr, size, write);
-    bool fine = type == CU_MEMORYTYPE_HOST ? ptr != 0 : is_mapped(ptr, size);
-    return fine ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    uint64_t product, total;
+    bool over = __builtin_mul_overflow(y, by, &product);
+    over |= __builtin_add_overflow(x, product, &total);
+    *overflow |= over;
+    return total;
 }
 
-static CUresult memcpy_check(const sim_operation *o, bool captured)
+/* From the first byte to behind the last. */
+static uint64_t extent_of(const shape *s, bool *overflow)
+{
+    uint64_t lines = s->depth > 1 ? sum(s->height - 1, s->depth - 1, s->rows, overflow) : s->height - 1;
+    return sum(s->width, lines, s->pitch, overflow);
+}
+
+static shape dst_shape(const CUDA_MEMCPY3D *c)
+{
+    return (shape){c->WidthInBytes, c->Height, c->Depth, c->dstPitch, c->dstHeight};
+}
+
+static shape src_shape(const CUDA_MEMCPY3D *c)
+{
+    return (shape){c->WidthInBytes, c->Height, c->Depth, c->srcPitch, c->srcHeight};
+}
+
+static shape set_shape(const CUDA_MEMSET_NODE_PARAMS *s)
+{
+    return (shape){s->width * s->elementSize, s->height, 1, s->pitch, 0};
+}
+
+/* One side. A pointer given as a device pointer may be page-locked host memory: one address space. One that could be
+ * either is looked up; one given as a host pointer is trusted, as a real driver does. */
+static CUresult side_check(CUmemorytype type, int device, uint64_t ptr, shape what, bool write)
+{
+    bool overflow = false; /* there is none: see sim_operation_memcpy */
+    size_t size = extent_of(&what, &overflow);
+    if (type == CU_MEMORYTYPE_DEVICE || sim_is_device_address(ptr)) return sim_check_access(device, ptr, size, write);
+    if (type == CU_MEMORYTYPE_HOST) return ptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    if (is_mapped(ptr, size)) return CUDA_SUCCESS;
+    sim_finding("%s (call %llu): 0x%llx is no address of the program's; a real driver crashes here", sim_call_name,
+                (unsigned long long)sim_call_number, (unsigned long long)ptr);
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult memcpy_check(const sim_operation *o)
 {
     const CUDA_MEMCPY3D *c = &o->copy;
     int dst_device = o->peer ? o->dst_device : o->device, src_device = o->peer ? o->src_device : o->device;
-    for (size_t z = 0; z < c->Depth; z++)
-        for (size_t y = 0; y < c->Height; y++) {
-            uint64_t dst = c->dstDevice + (z * c->dstHeight + y) * c->dstPitch;
-            uint64_t src = c->srcDevice + (z * c->srcHeight + y) * c->srcPitch;
-            CUresult r = side_check(c->dstMemoryType, dst_device, dst, c->WidthInBytes, true, captured);
-            if (!r) r = side_check(c->srcMemoryType, src_device, src, c->WidthInBytes, false, captured);
-            if (r) return r;
-        }
-    return CUDA_SUCCESS;
+    CUresult r = side_check(c->dstMemoryType, dst_device, c->dstDevice, dst_shape(c), true);
+    return r ? r : side_check(c->srcMemoryType, src_device, c->srcDevice, src_shape(c), false);
 }
 
-static CUresult memset_check(const sim_operation *o, bool captured)
+static CUresult memset_check(const sim_operation *o)
 {
-    const CUDA_MEMSET_NODE_PARAMS *s = &o->set;
-    for (size_t y = 0; y < s->height; y++) {
-        CUdeviceptr row = s->dst + y * s->pitch;
-        bool later = captured && sim_is_device_address(row);
-        CUresult r = later ? CUDA_SUCCESS : sim_check_set(o->device, row, s->width * s->elementSize);
-        if (r) return r;
-    }
-    return CUDA_SUCCESS;
+    bool overflow = false;
+    shape s = set_shape(&o->set);
+    return sim_check_set(o->device, o->set.dst, extent_of(&s, &overflow));
 }
 
 CUresult sim_operation_check(const sim_operation *operation, bool captured)
 {
-    if (operation->type == CU_GRAPH_NODE_TYPE_MEMCPY) return memcpy_check(operation, captured);
-    if (operation->type == CU_GRAPH_NODE_TYPE_MEMSET) return memset_check(operation, captured);
+    if (operation->type == CU_GRAPH_NODE_TYPE_MEMCPY) return memcpy_check(operation);
+    if (operation->type == CU_GRAPH_NODE_TYPE_MEMSET && !captured) return memset_check(operation);
     return CUDA_SUCCESS;
 }
 
@@ -76,6 +105,8 @@ static bool side_of(uint64_t *out, CUmemorytype type, const void *host, CUdevice
     return type == CU_MEMORYTYPE_HOST || type == CU_MEMORYTYPE_DEVICE || type == CU_MEMORYTYPE_UNIFIED;
 }
 
+static bool fits(size_t from, size_t size, size_t whole) { return size <= whole && from <= whole - size; }
+
 /* Offsets go into the addresses. Arrays are not simulated. */
 CUresult sim_operation_memcpy(sim_operation *out, const CUDA_MEMCPY3D *copy, int device)
 {
@@ -85,12 +116,17 @@ CUresult sim_operation_memcpy(sim_operation *out, const CUDA_MEMCPY3D *copy, int
     if (!side_of(&dst, c.dstMemoryType, c.dstHost, c.dstDevice)) return CUDA_ERROR_INVALID_VALUE;
     if (c.srcLOD || c.dstLOD || !c.WidthInBytes || !c.Height || !c.Depth) return CUDA_ERROR_INVALID_VALUE;
     bool rows = c.Height > 1 || c.Depth > 1;
-    if (rows && (c.srcPitch < c.srcXInBytes + c.WidthInBytes || c.dstPitch < c.dstXInBytes + c.WidthInBytes))
+    if (rows && !(fits(c.srcXInBytes, c.WidthInBytes, c.srcPitch) && fits(c.dstXInBytes, c.WidthInBytes, c.dstPitch)))
         return CUDA_ERROR_INVALID_VALUE;
-    if (c.Depth > 1 && (c.srcHeight < c.srcY + c.Height || c.dstHeight < c.dstY + c.Height))
+    if (c.Depth > 1 && !(fits(c.srcY, c.Height, c.srcHeight) && fits(c.dstY, c.Height, c.dstHeight)))
         return CUDA_ERROR_INVALID_VALUE;
-    c.srcDevice = src + (c.srcZ * c.srcHeight + c.srcY) * c.srcPitch + c.srcXInBytes;
-    c.dstDevice = dst + (c.dstZ * c.dstHeight + c.dstY) * c.dstPitch + c.dstXInBytes;
+    bool over = false;
+    c.srcDevice = sum(sum(src, sum(c.srcY, c.srcZ, c.srcHeight, &over), c.srcPitch, &over), c.srcXInBytes, 1, &over);
+    c.dstDevice = sum(sum(dst, sum(c.dstY, c.dstZ, c.dstHeight, &over), c.dstPitch, &over), c.dstXInBytes, 1, &over);
+    shape from = src_shape(&c), to = dst_shape(&c);
+    sum(c.srcDevice, extent_of(&from, &over), 1, &over);
+    sum(c.dstDevice, extent_of(&to, &over), 1, &over);
+    if (over) return CUDA_ERROR_INVALID_VALUE;
     c.srcXInBytes = c.srcY = c.srcZ = c.dstXInBytes = c.dstY = c.dstZ = 0;
     *out = (sim_operation){.type = CU_GRAPH_NODE_TYPE_MEMCPY, .name = "graph memcpy node", .device = device, .copy = c};
     return CUDA_SUCCESS;
@@ -102,7 +138,10 @@ CUresult sim_operation_memset(sim_operation *out, const CUDA_MEMSET_NODE_PARAMS 
     if (s.elementSize != 1 && s.elementSize != 2 && s.elementSize != 4) return CUDA_ERROR_INVALID_VALUE;
     if (!s.width || !s.height || s.width > SIZE_MAX / s.elementSize) return CUDA_ERROR_INVALID_VALUE;
     if (s.height > 1 && (s.pitch < s.width * s.elementSize || s.pitch % s.elementSize)) return CUDA_ERROR_INVALID_VALUE;
-    if (s.dst % s.elementSize) return CUDA_ERROR_INVALID_VALUE;
+    bool over = s.dst % s.elementSize;
+    shape what = set_shape(&s);
+    sum(s.dst, extent_of(&what, &over), 1, &over);
+    if (over) return CUDA_ERROR_INVALID_VALUE;
     *out = (sim_operation){.type = CU_GRAPH_NODE_TYPE_MEMSET, .name = "graph memset node", .device = device, .set = s};
     return CUDA_SUCCESS;
 }
@@ -245,6 +284,7 @@ CUresult sim_submit(CUstream handle, const sim_operation *operation, sim_mode mo
     sim_stream *s;
     sim_enter();
     CUresult r = sim_stream_find(handle, &s);
+    if (!r) r = sim_capture_admit(s);
     if (r) return sim_leave(r);
     bool capturing = s->capture != NULL;
     sim_stream_retain(s); /* another thread may destroy it while the memory is looked at */
@@ -268,14 +308,15 @@ CUresult sim_submit(CUstream handle, const sim_operation *operation, sim_mode mo
 }
 
 /* ---------------------------------------------------------------------------------------------
- * Calls. Nothing to do is a success whatever the pointers are, but the stream must be one.
+ * Calls. Nothing to do is a success whatever the pointers are, but the stream must be one that takes work.
  * ------------------------------------------------------------------------------------------- */
 
 static CUresult nothing_to_do(CUstream stream)
 {
     sim_stream *s;
     sim_enter();
-    return sim_leave(sim_stream_find(stream, &s));
+    CUresult r = sim_stream_find(stream, &s);
+    return sim_leave(r ? r : sim_capture_admit(s));
 }
 
 static CUresult set(CUdeviceptr dst, unsigned value, unsigned element, size_t count, CUstream stream, sim_mode mode)
@@ -283,7 +324,7 @@ static CUresult set(CUdeviceptr dst, unsigned value, unsigned element, size_t co
     if (!count) return nothing_to_do(stream);
     sim_operation o;
     CUDA_MEMSET_NODE_PARAMS p = {.dst = dst, .value = value, .elementSize = element, .width = count, .height = 1};
-    CUresult r = nothing_to_do(stream); /* no context is said before a bad argument */
+    CUresult r = nothing_to_do(stream); /* what it says comes before a bad argument */
     if (!r) r = sim_operation_memset(&o, &p, 0);
     if (r) return r;
     o.name = sim_call_name;
@@ -385,13 +426,14 @@ CUresult sim_cuMemcpyDtoDAsync(CUdeviceptr dst, CUdeviceptr src, size_t size, CU
     return copy(dst, DEVICE, src, DEVICE, size, stream, SIM_ASYNC);
 }
 
+/* NULL is the current context. */
 static CUresult peer_copy(CUdeviceptr dst, CUcontext to, CUdeviceptr src, CUcontext from, size_t size, CUstream stream,
                           sim_mode mode)
 {
     sim_context *dst_context, *src_context;
     sim_enter();
-    CUresult r = sim_context_find(to, &dst_context);
-    if (!r) r = sim_context_find(from, &src_context);
+    CUresult r = to ? sim_context_find(to, &dst_context) : sim_current_context(&dst_context);
+    if (!r) r = from ? sim_context_find(from, &src_context) : sim_current_context(&src_context);
     sim_leave(r);
     if (r) return r;
     if (!size) return nothing_to_do(stream);

@@ -200,17 +200,14 @@ static CUresult captured_event(const sim_event *e)
 static CUresult event_ask(CUevent event, sim_event **out)
 {
     CUresult r = event_find(event, out);
-    if (!r) r = sim_capture_unsafe();
-    if (!r && (*out)->capture) r = captured_event(*out);
-    if (!r) r = (*out)->context->error;
-    return r;
+    if (!r) r = (*out)->capture ? captured_event(*out) : sim_capture_unsafe();
+    return r ? r : (*out)->context->error;
 }
 
-/* The one call that looks at its argument before it refuses a thread of the driver. */
+/* The one call about work that is open to the driver's threads. */
 CUresult sim_cuEventQuery(CUevent event)
 {
     if (!event) return CUDA_ERROR_INVALID_HANDLE;
-    if (sim_on_driver_thread) return CUDA_ERROR_NOT_PERMITTED;
     sim_enter();
     sim_event *e;
     CUresult r = event_ask(event, &e);
@@ -275,7 +272,10 @@ CUresult sim_cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end)
 static CUresult wait_captured(sim_stream *s, const sim_event *e)
 {
     sim_capture *capture = sim_capture_find(e->capture);
-    if (!capture || capture->invalidated) return CUDA_ERROR_INVALID_VALUE;
+    if (!capture || capture->invalidated) {
+        if (s->capture) sim_capture_invalidate(s->capture);
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     if (s->capture && s->capture != capture) {
         sim_capture_invalidate(s->capture);
         sim_capture_invalidate(capture);
@@ -303,13 +303,14 @@ static CUresult wait_queued(sim_stream *s, const sim_event *e)
     return CUDA_SUCCESS;
 }
 
-static CUresult stream_wait_event(CUstream stream, CUevent event)
+static CUresult stream_wait_event(CUstream stream, CUevent event, bool external)
 {
     sim_stream *s;
     sim_event *e;
     CUresult r = sim_stream_find(stream, &s);
     if (!r) r = event_find(event, &e);
     if (!r) r = sim_capture_admit(s);
+    if (!r && external) r = s->capture ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_ILLEGAL_STATE; /* a node of its own kind */
     if (r) return r;
     if (e->capture) return wait_captured(s, e);
     if (s->capture && e->recorded) {
@@ -321,8 +322,7 @@ static CUresult stream_wait_event(CUstream stream, CUevent event)
 
 CUresult sim_cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags)
 {
-    if (flags == WAIT_EXTERNAL) return CUDA_ERROR_NOT_SUPPORTED;
-    if (flags) return CUDA_ERROR_INVALID_VALUE;
+    if (flags & ~(unsigned)WAIT_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
     sim_enter();
-    return sim_leave(stream_wait_event(stream, event));
+    return sim_leave(stream_wait_event(stream, event, flags == WAIT_EXTERNAL));
 }

@@ -84,6 +84,9 @@ sim_context *sim_context_next(sim_context *context);
 
 void sim_contexts_reset(void);
 
+/* Has an error stuck to a context? Without sim_lock. */
+bool sim_has_failed(void);
+
 /* ---- stream.c ---- */
 
 /* A place in a stream's queue: reached when the item of that order is done. Holds a reference to the stream. */
@@ -193,7 +196,7 @@ typedef struct sim_operation {
     void *snapshot; /* the source, copied when the call was made */
 } sim_operation;
 
-/* May it be queued? Into a capture, whatever is mapped at its addresses by now. Without sim_lock. */
+/* May it be queued? A memset into a capture may whatever is at its addresses. Without sim_lock. */
 CUresult sim_operation_check(const sim_operation *operation, bool captured);
 
 /* Does it, on a driver thread or inside a synchronous call. Without sim_lock. */
@@ -226,15 +229,18 @@ struct sim_capture {
 sim_capture *sim_capture_find(uint64_t id);
 void sim_capture_invalidate(sim_capture *capture);
 
-/* Asked before anything is queued on a stream, recorded into it or asked of it: IMPLICIT, and the captures are lost,
- * for the legacy stream while a blocking stream of its context captures; INVALIDATED for a stream whose capture is
- * lost. */
+/* IMPLICIT, and the captures are lost, for the legacy stream while a blocking stream of its context captures. */
+CUresult sim_capture_implicit(sim_stream *stream);
+
+/* Asked before anything is queued on a stream or recorded into it, and before its arguments are looked at: IMPLICIT as
+ * above, INVALIDATED for a stream whose capture is lost. */
 CUresult sim_capture_admit(sim_stream *stream);
 
 /* As sim_capture_unsafe_call, with sim_lock held. */
 CUresult sim_capture_unsafe(void);
 
-/* The stream itself cannot be waited for or asked while it captures: UNSUPPORTED, and its capture is lost. */
+/* For what a stream cannot do or be asked while it captures: IMPLICIT as above; UNSUPPORTED, and its capture is lost, also if
+ * it was lost before. */
 CUresult sim_capture_forbid(sim_stream *stream);
 
 /* The same for any stream of the context. */
@@ -299,6 +305,7 @@ CUresult sim_graph_sort(const sim_graph *graph, size_t *order);
 
 /* Adds `from`'s references to `to`. OUT_OF_MEMORY leaves both as they were. */
 CUresult sim_holdings_add(sim_holdings *to, const sim_holdings *from);
-void sim_holdings_drop(sim_holdings *holdings);
+void sim_holdings_drop(sim_holdings *holdings, bool later); /* later: by the driver's thread */
+void sim_objects_reset(void);                               /* forgets those that nobody can give back */
 
 #endif

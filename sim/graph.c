@@ -38,7 +38,7 @@ void sim_graph_free(sim_graph *graph)
     if (graph->next) graph->next->previous = graph->previous;
     for (size_t i = 0; i < graph->count; i++) node_free(&graph->nodes[i]);
     free(graph->nodes);
-    sim_holdings_drop(&graph->holdings);
+    sim_holdings_drop(&graph->holdings, false);
     free(graph);
 }
 
@@ -195,7 +195,7 @@ CUresult sim_cuGraphDestroy(CUgraph graph)
     sim_enter();
     sim_graph *g;
     CUresult r = sim_graph_find(graph, &g);
-    if (!r && g->capture) r = CUDA_ERROR_INVALID_VALUE;
+    if (!r && g->capture) r = CUDA_ERROR_ILLEGAL_STATE;
     if (!r) sim_graph_free(g);
     return sim_leave(r);
 }
@@ -230,13 +230,12 @@ CUresult sim_cuGraphAddEmptyNode(CUgraphNode *node, CUgraph graph, const CUgraph
     return node_add(node, graph, dependencies, count, &o);
 }
 
-/* The device of the context that a node is given. */
+/* The device of the context that a node is given; NULL: the current one. */
 static CUresult device_of(CUcontext context, int *device)
 {
-    if (!context) return CUDA_ERROR_INVALID_VALUE;
     sim_context *c;
     sim_enter();
-    CUresult r = sim_context_find(context, &c);
+    CUresult r = context ? sim_context_find(context, &c) : sim_current_context(&c);
     if (!r) *device = sim_context_device(c);
     return sim_leave(r);
 }
@@ -255,7 +254,7 @@ CUresult sim_cuGraphAddMemcpyNode(CUgraphNode *node, CUgraph graph, const CUgrap
 CUresult sim_cuGraphAddMemsetNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
                                   const CUDA_MEMSET_NODE_PARAMS *set, CUcontext context)
 {
-    if (!set) return CUDA_ERROR_INVALID_VALUE;
+    if (!set || !context) return CUDA_ERROR_INVALID_VALUE;
     int device;
     sim_operation o;
     CUresult r = device_of(context, &device);

@@ -1,8 +1,10 @@
 /* User objects: destroyed when the user and all graphs and executables have let go, on the thread that was the last to do so, or
  * on one of the driver's own after a launch. */
 #include <limits.h>
+#include <time.h>
 
 #include "exec.h"
+#include "memory.h"
 
 struct sim_user_object {
     sim_object object; /* references: all of them */
@@ -60,20 +62,25 @@ static void *destroy_objects(void *unused)
     sim_enter();
     for (;;) {
         while (!first) pthread_cond_wait(&wake, &sim_lock);
-        sim_user_object *o = first;
-        first = o->next;
-        if (!first) last = NULL;
-        object_destroy(o);
+        pthread_mutex_unlock(&sim_lock);
+        nanosleep(&(struct timespec){0, 2000000}, NULL); /* never before the call returns that let go */
+        pthread_mutex_lock(&sim_lock);
+        while (first) {
+            sim_user_object *o = first;
+            first = o->next;
+            if (!first) last = NULL;
+            object_destroy(o);
+        }
     }
     return NULL;
 }
 
-static void end(sim_user_object *o)
+static void end(sim_user_object *o, bool later)
 {
     sim_object_remove(&o->object);
     o->dead = true;
     o->next = NULL;
-    if (!sim_on_driver_thread) {
+    if (!later && !sim_on_driver_thread) {
         sim_user_object **link = &sim_objects_due;
         while (*link) link = &(*link)->next;
         *link = o;
@@ -85,12 +92,12 @@ static void end(sim_user_object *o)
     pthread_cond_signal(&wake);
 }
 
-static void drop(sim_user_object *o, unsigned count)
+static void drop(sim_user_object *o, unsigned count, bool later)
 {
     if (o->dead) return;
     if (count > o->object.references) o->lost = true;
     o->object.references -= count < o->object.references ? count : o->object.references;
-    if (!o->object.references && !o->lost) end(o);
+    if (!o->object.references && !o->lost) end(o, later);
 }
 
 /* ---------------------------------------------------------------------------------------------
@@ -142,14 +149,25 @@ CUresult sim_holdings_add(sim_holdings *to, const sim_holdings *from)
     return CUDA_SUCCESS;
 }
 
-void sim_holdings_drop(sim_holdings *holdings)
+void sim_holdings_drop(sim_holdings *holdings, bool later)
 {
     for (size_t i = 0; i < holdings->count; i++) {
-        drop(holdings->items[i].object, holdings->items[i].count);
+        drop(holdings->items[i].object, holdings->items[i].count, later);
         unhold(holdings->items[i].object);
     }
     free(holdings->items);
     *holdings = (sim_holdings){0};
+}
+
+void sim_objects_reset(void)
+{
+    sim_object *object;
+    while ((object = sim_object_from(GVMM_SIM_USER_OBJECT, 0))) {
+        sim_user_object *o = (sim_user_object *)object;
+        sim_object_remove(object);
+        o->dead = o->destroyed = true;
+        free_unheld(o);
+    }
 }
 
 /* ---------------------------------------------------------------------------------------------
@@ -212,7 +230,7 @@ CUresult sim_cuUserObjectRelease(CUuserObject object, unsigned int count)
     CUresult r = find(object, count, &o);
     if (r) return sim_leave(r);
     give(o, count);
-    drop(o, count);
+    drop(o, count, false);
     return sim_leave(CUDA_SUCCESS);
 }
 
@@ -250,7 +268,7 @@ static CUresult graph_release(CUgraph graph, CUuserObject object, unsigned count
     unsigned own = !held ? 0 : held->count < count ? held->count : count;
     if (own < count) give(o, count - own);
     if (held) held->count -= own;
-    drop(o, count);
+    drop(o, count, false);
     if (held && !held->count) {
         *held = g->holdings.items[--g->holdings.count];
         unhold(o);

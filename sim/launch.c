@@ -15,7 +15,7 @@ typedef struct sim_exec {
 static void exec_release(sim_exec *x)
 {
     if (--x->references) return;
-    sim_holdings_drop(&x->holdings);
+    sim_holdings_drop(&x->holdings, x->last.stream); /* one that was launched lets go on the driver's thread */
     sim_point_release(&x->last);
     free(x->operations);
     free(x);
@@ -73,7 +73,6 @@ static CUresult instantiate(CUgraphExec *out, CUgraph graph)
     CUresult r = sim_current_context(&current);
     if (!r) r = sim_capture_unsafe();
     if (!r) r = sim_graph_find(graph, &g);
-    if (!r && g->capture) r = CUDA_ERROR_INVALID_VALUE;
     if (r) return r;
     sim_exec *x = calloc(1, sizeof *x);
     if (!x) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -145,7 +144,6 @@ static CUresult launch(CUgraphExec exec, CUstream stream)
     sim_exec *x;
     CUresult r = sim_stream_find(stream, &s);
     if (!r) r = exec_find(exec, &x);
-    if (!r) r = sim_capture_admit(s);
     if (!r) r = sim_capture_forbid(s); /* no child graph node: the driver has none either */
     return r ? r : launch_queued(x, s);
 }

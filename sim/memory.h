@@ -198,6 +198,8 @@ bool sim_may_touch(const sim_mapping *m, int device, bool write);
 
 /* ---- plain.c, pool.c ---- */
 
+void sim_plain_forget(const sim_context *context); /* what it allocated and registered; NULL: all there is */
+
 bool sim_is_pinned(uint64_t address, uint64_t size); /* host memory that devices can reach */
 void sim_pool_free(sim_block *block);                /* gives back a pooled block that new calls see */
 CUmemoryPool sim_pool_handle(const struct sim_pool *pool);

@@ -255,6 +255,31 @@ CUresult sim_cuMemHostGetDevicePointer(CUdeviceptr *device, void *host, unsigned
     return CUDA_SUCCESS;
 }
 
+/* A block whose free is on its way goes with that. */
+static void forget_blocks(const sim_context *context)
+{
+    sim_object *next;
+    for (sim_object *o = sim_object_from(GVMM_SIM_PLAIN, 0); o; o = next) {
+        sim_block *block = (sim_block *)o;
+        next = sim_object_from(GVMM_SIM_PLAIN, o->id + 1);
+        if (!context || (block->context == (CUcontext)context && !block->frees)) sim_block_unmake(block);
+    }
+}
+
+void sim_plain_forget(const sim_context *context)
+{
+    host_range *next;
+    forget_blocks(context);
+    for (host_range *r = host_ceiling(host_ranges, 0); r; r = next) {
+        next = host_ceiling(host_ranges, r->base + 1);
+        if (context && r->context != (CUcontext)context) continue;
+        host_remove(&host_ranges, r);
+        sim_object_remove(&r->object);
+        if (r->mapped) munmap((void *)(uintptr_t)r->base, r->mapped);
+        free(r);
+    }
+}
+
 /* ---------------------------------------------------------------------------------------------
  * Pointers
  * ------------------------------------------------------------------------------------------- */

@@ -183,8 +183,22 @@ void sim_pool_close(sim_pool *pool)
     free(pool);
 }
 
+/* A worker that never comes back from a user's function may still know a block: then that is left to it. */
+static void forget_blocks(sim_pool *pool)
+{
+    uint64_t end = pool->window ? pool->window->base + pool->window->size : 0;
+    for (sim_mapping *m; end && (m = sim_mapping_from(pool->window->base)) && m->base < end;) {
+        sim_block *block = m->block;
+        if (m->shown) sim_object_remove(&block->object);
+        sim_mapping_remove(m);
+        block->pool = NULL;
+        if (!block->frees) free(block);
+    }
+}
+
 void sim_pool_reset(void)
 {
+    for (sim_pool *pool = pools; pool; pool = pool->next) forget_blocks(pool);
     while (pools) sim_pool_close(pools);
     for (sim_reservation *window; (window = spare_windows);) {
         spare_windows = window->next_spare;

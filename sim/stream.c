@@ -352,7 +352,6 @@ CUresult sim_queue(CUstream handle, sim_work work)
     sim_enter();
     sim_stream *s;
     CUresult r = sim_stream_find(handle, &s);
-    if (!r) r = sim_capture_admit(s);
     if (!r) r = sim_capture_forbid(s); /* this work has no node */
     if (!r) r = sim_stream_push(s, item);
     sim_leave(r);
@@ -473,7 +472,6 @@ CUresult sim_cuStreamDestroy(CUstream stream)
 static CUresult stream_ask(CUstream handle, sim_stream **out)
 {
     CUresult r = sim_stream_find(handle, out);
-    if (!r) r = sim_capture_admit(*out);
     if (!r) r = sim_capture_forbid(*out);
     if (!r) r = sim_capture_unsafe();
     return r;
@@ -498,12 +496,21 @@ CUresult sim_cuStreamSynchronize(CUstream stream)
     return sim_leave(stream_synchronize(stream));
 }
 
+/* A query, unlike a wait, takes no notice of records that only the legacy stream's work holds up. */
+static bool only_records_held(const sim_stream *s)
+{
+    if (!sim_stream_is_blocking(s)) return false;
+    for (const sim_item *item = s->head; item; item = item->next)
+        if (item->work.run || item->after.stream) return false;
+    return s->head && !is_due(s, s->head->order);
+}
+
 CUresult sim_cuStreamQuery(CUstream stream)
 {
     sim_enter();
     sim_stream *s;
     CUresult r = stream_ask(stream, &s);
-    if (!r && sim_stream_is_busy(s, last_order)) r = CUDA_ERROR_NOT_READY;
+    if (!r && sim_stream_is_busy(s, last_order) && !only_records_held(s)) r = CUDA_ERROR_NOT_READY;
     return sim_leave(r);
 }
 
@@ -517,11 +524,10 @@ CUresult sim_cuStreamGetCtx(CUstream stream, CUcontext *context)
     return sim_leave(r);
 }
 
-/* Even these two questions cost a capture. */
+/* Even such questions cost a capture: the flags, the id. */
 static CUresult plain_question(CUstream handle, sim_stream **out)
 {
     CUresult r = sim_stream_find(handle, out);
-    if (!r) r = sim_capture_admit(*out);
     return r ? r : sim_capture_forbid(*out);
 }
 
@@ -540,7 +546,8 @@ CUresult sim_cuStreamGetPriority(CUstream stream, int *priority)
     if (!priority) return CUDA_ERROR_INVALID_VALUE;
     sim_enter();
     sim_stream *s;
-    CUresult r = plain_question(stream, &s);
+    CUresult r = sim_stream_find(stream, &s);
+    if (!r) r = sim_capture_implicit(s);
     if (!r) *priority = s->priority;
     return sim_leave(r);
 }
@@ -550,7 +557,7 @@ CUresult sim_cuStreamGetId(CUstream stream, unsigned long long *id)
     if (!id) return CUDA_ERROR_INVALID_VALUE;
     sim_enter();
     sim_stream *s;
-    CUresult r = sim_stream_find(stream, &s);
+    CUresult r = plain_question(stream, &s);
     if (!r) *id = s->serial;
     return sim_leave(r);
 }

@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "exec.h"
 #include "memory.h"
 
 extern gvmm_result gvmm__fail(gvmm_result result, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -91,16 +92,20 @@ typedef struct message {
     char text[200];
 } message;
 
+static bool check_range(const field *f, uint64_t value, message *why)
+{
+    if (value >= f->least && value <= f->most) return true;
+    snprintf(why->text, sizeof why->text, "%s is %llu, not within %llu and %llu", f->name, (unsigned long long)value,
+             (unsigned long long)f->least, (unsigned long long)f->most);
+    return false;
+}
+
 /* False, and why, if a value is out of range. */
 static bool check_config(const gvmm_sim_config *config, message *why)
 {
     for (size_t i = 0; i < FIELD_COUNT; i++) {
         const field *f = &fields[i];
-        uint64_t value = get_field(config, f);
-        if (value >= f->least && value <= f->most) continue;
-        snprintf(why->text, sizeof why->text, "%s is %llu, not within %llu and %llu", f->name, (unsigned long long)value,
-                 (unsigned long long)f->least, (unsigned long long)f->most);
-        return false;
+        if (!check_range(f, get_field(config, f), why)) return false;
     }
     if (config->granularity & (config->granularity - 1)) {
         snprintf(why->text, sizeof why->text, "granularity is %llu, not a power of two",
@@ -117,7 +122,8 @@ static bool parse_setting(gvmm_sim_config *config, char *setting, message *why)
     for (size_t i = 0; i < FIELD_COUNT; i++) {
         if (strcmp(fields[i].name, setting) != 0) continue;
         uint64_t number;
-        if (value && parse_number(value, &number) && (fields[i].width == sizeof number || number <= fields[i].most)) {
+        if (value && parse_number(value, &number)) {
+            if (!check_range(&fields[i], number, why)) return false;
             set_field(config, &fields[i], number);
             return true;
         }
@@ -187,10 +193,24 @@ CUresult sim_cuInit(unsigned int flags)
     return result;
 }
 
+/* Nobody can give these back any more: memory that the driver refuses to free after an error stuck, and user objects of which
+ * more references were given away than there were. A reset takes them. */
+static bool is_stuck(const gvmm_sim_item *item, bool failed)
+{
+    if (item->kind == GVMM_SIM_USER_OBJECT) return !item->references;
+    return failed && (item->kind == GVMM_SIM_PLAIN || item->kind == GVMM_SIM_POOLED || item->kind == GVMM_SIM_PINNED ||
+                      item->kind == GVMM_SIM_REGISTERED);
+}
+
+typedef struct first_item {
+    gvmm_sim_item item;
+    bool failed;
+} first_item;
+
 static void remember_first(void *user, const gvmm_sim_item *item)
 {
-    gvmm_sim_item *first = user;
-    if (first->made_by == NULL) *first = *item;
+    first_item *first = user;
+    if (!first->item.made_by && !is_stuck(item, first->failed)) first->item = *item;
 }
 
 gvmm_result gvmm_sim_reset(const gvmm_sim_config *config)
@@ -210,12 +230,12 @@ gvmm_result gvmm_sim_reset(const gvmm_sim_config *config)
     }
     if (!fine) return gvmm__fail(GVMM_E_INVALID, "gvmm_sim_reset: %s", why.text);
 
-    gvmm_sim_item first = {.made_by = NULL};
+    first_item first = {.failed = sim_has_failed()};
     gvmm_sim_census(NULL, remember_first, &first);
-    if (first.made_by)
+    if (first.item.made_by)
         return gvmm__fail(GVMM_E_INVALID, "gvmm_sim_reset: a %s is alive: 0x%llx, made by %s (call %llu)",
-                          gvmm_sim_kind_name(first.kind), (unsigned long long)first.address, first.made_by,
-                          (unsigned long long)first.call);
+                          gvmm_sim_kind_name(first.item.kind), (unsigned long long)first.item.address, first.item.made_by,
+                          (unsigned long long)first.item.call);
 
     sim_execution_reset();
     sim_memory_reset();

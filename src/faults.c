@@ -40,7 +40,7 @@ static bool next_host_allocation(void) { return next(HOST_ALLOCATION) != CUDA_SU
         CUresult fault_ = next(GVMM_CALL_##name); \
         if (fault_ != CUDA_SUCCESS && !role) return fault_; \
         CUresult answer_ = inner->name args; \
-        return fault_ != CUDA_SUCCESS ? fault_ : answer_; \
+        return answer_ == CUDA_SUCCESS ? fault_ : answer_; \
     }
 GVMM_DRIVER_CALLS(GVMM_X)
 #undef GVMM_X

@@ -9,7 +9,8 @@
  *   blocking stream captures
  *   no event can be had             wait here after all
  *
- * Entries of a stream are reached in order, so they queue up in lanes, by their stream, and only heads are asked about. */
+ * Entries of a stream are reached in order, so they queue up in lanes, by their stream, and of each stream only the first is asked
+ * about. */
 #include "internal.h"
 
 enum { LANES = 64 };
@@ -24,8 +25,8 @@ static uint64_t marked, unmarked; /* entries in lanes: that wait for an event, t
 
 static lane *lane_of(const retirement *r)
 {
-    uintptr_t key = (uintptr_t)r->stream + (uintptr_t)r->device->primary / 64;
-    return &lanes[(key ^ key >> 12) % LANES];
+    uint64_t key = ((uint64_t)(uintptr_t)r->stream ^ (uint64_t)(uintptr_t)r->device->primary) * 0x9e3779b97f4a7c15u;
+    return &lanes[key >> 58]; /* the top 6 bits */
 }
 
 static uint64_t *count_of(const retirement *r) { return r->event ? &marked : &unmarked; }
@@ -156,7 +157,7 @@ void gvmm__retire(retirement *r)
     if (relaxed) gvmm__relaxed_leave(old);
 }
 
-/* Is the head of a lane done? One that could not be marked is tried again; if that cannot be, it is waited for. */
+/* Is the work before an entry done? One that could not be marked is tried again; if that cannot be, it is waited for. */
 static bool is_done(retirement *r)
 {
     mark m = r->event ? MARKED : try_to_mark(r);
@@ -165,22 +166,51 @@ static bool is_done(retirement *r)
     return DRIVER_QUIET(cuEventQuery, r->event) != CUDA_ERROR_NOT_READY; /* an error: the work will never be done, or is */
 }
 
-/* Takes out what is done at the head of a lane; the worker alone does this, so the head stays while it is asked about. */
-static retirement *take_done(lane *l)
+/* The first entry of a lane, or the one behind `r`. The worker alone takes entries out, so what it has seen stays. */
+static retirement *next_in(const lane *l, const retirement *r)
 {
     pthread_mutex_lock(&lock);
-    retirement *r = l->first;
+    retirement *next = r ? r->next : l->first;
     pthread_mutex_unlock(&lock);
-    if (!r) return NULL;
-    bool was_marked = r->event != NULL, done = is_done(r);
+    return next;
+}
+
+static void take_out(lane *l, retirement *before, retirement *r)
+{
     pthread_mutex_lock(&lock);
-    if (!was_marked && (r->event || done)) unmarked--, marked++;
-    if (done) {
-        l->first = r->next;
-        if (!l->first) l->last = &l->first;
-    }
+    *(before ? &before->next : &l->first) = r->next;
+    if (!r->next) l->last = before ? &before->next : &l->first;
     pthread_mutex_unlock(&lock);
-    return done ? r : NULL;
+}
+
+/* Gives back what is done. Two streams can share a lane: behind an entry that is not done, those of the same stream are not done either, and
+ * need not be asked about; others are. */
+static uint64_t clear_lane(lane *l)
+{
+    uint64_t gone = 0;
+    retirement *stuck = NULL, *before = NULL, *r = next_in(l, NULL);
+    while (r) {
+        retirement *next;
+        bool same = stuck && r->stream == stuck->stream && r->device->primary == stuck->device->primary;
+        bool was_marked = r->event != NULL, done = !same && is_done(r);
+        if (!was_marked && (r->event || done)) {
+            pthread_mutex_lock(&lock);
+            unmarked--, marked++;
+            pthread_mutex_unlock(&lock);
+        }
+        if (done) {
+            take_out(l, before, r);
+            next = next_in(l, before);
+            give_back(r);
+            gone++;
+        } else {
+            if (!stuck) stuck = r;
+            before = r;
+            next = next_in(l, r);
+        }
+        r = next;
+    }
+    return gone;
 }
 
 static bool is_empty(void)
@@ -198,8 +228,7 @@ static worker_need poll_lanes(void)
     uint64_t gone = 0;
     if (is_empty()) return WORKER_IDLE;
     if (gvmm__relaxed_enter(&old)) return WORKER_SOON;
-    for (size_t i = 0; i < LANES; i++)
-        for (retirement *r; (r = take_done(&lanes[i])); gone++) give_back(r);
+    for (size_t i = 0; i < LANES; i++) gone += clear_lane(&lanes[i]);
     gvmm__relaxed_leave(old);
     pthread_mutex_lock(&lock);
     marked -= gone; /* what has gone was marked */

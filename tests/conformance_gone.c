@@ -293,20 +293,30 @@ FACT(O_event_wait_external, "Waiting for an event with flags 1, outside captures
 {
     TELL("", cuStreamWaitEvent(stream(), event(), 1));
 }
-FACT(O_copy_wrong, "Copies whose pointers are of another kind than the call says.")
-{
-    CUdeviceptr p = buffer(G), host = (CUdeviceptr)(uintptr_t)some_bytes;
-    TELL("in-from-null", cuMemcpyHtoD(p, NULL, 16));
-    TELL("device-from-pageable", cuMemcpyDtoD(p, host, 16));
-    TELL("in-from-device", cuMemcpyHtoD(p, (const void *)(uintptr_t)(p + 64), 16));
-    TELL("out-to-device", cuMemcpyDtoH((void *)(uintptr_t)(p + 64), p, 16));
-    TELL("pageable-to-pageable", cuMemcpy(host, host + 64, 16));
-    TELL("from-16", cuMemcpy(p, 16, 16));
-    TELL("overlapping", cuMemcpyDtoD(p, p + 8, 64));
-    TELL("peer-null", cuMemcpyPeer(p, NULL, p + 64, ctx, 16));
-    TELL("peer-same", cuMemcpyPeer(p, ctx, p + 64, ctx, 16));
-    TELL("synchronize", cuCtxSynchronize());
-}
+
+/* Copies whose pointers are of another kind than the call says. */
+#define COPY(name, call, sentence) \
+    FACT_ALONE(O_copy_##name, sentence) \
+    { \
+        CUdeviceptr p = buffer(G), host = (CUdeviceptr)(uintptr_t)some_bytes; \
+        (void)p, (void)host; \
+        TELL("", call); \
+        TELL("synchronize", cuCtxSynchronize()); \
+    }
+
+/* clang-format off */
+COPY(in_from_null, cuMemcpyHtoD(p, NULL, 16), "Copying in from NULL.")
+COPY(out_to_null, cuMemcpyDtoH(NULL, p, 16), "Copying out to NULL.")
+COPY(from_pageable, cuMemcpyDtoD(p, host, 16), "Copying from pageable memory as device memory.")
+COPY(in_from_device, cuMemcpyHtoD(p, (const void *)(uintptr_t)(p + 64), 16), "Copying in from device memory.")
+COPY(out_to_device, cuMemcpyDtoH((void *)(uintptr_t)(p + 64), p, 16), "Copying out to device memory.")
+COPY(pageable, cuMemcpy(host, host + 64, 16), "cuMemcpy between pageable memory.")
+COPY(from_16, cuMemcpy(p, 16, 16), "cuMemcpy from address 16.")
+COPY(overlapping, cuMemcpyDtoD(p, p + 8, 64), "Copying between ranges that overlap.")
+COPY(peer_null, cuMemcpyPeer(p, NULL, p + 64, ctx, 16), "A peer copy to no context.")
+COPY(peer_same, cuMemcpyPeer(p, ctx, p + 64, ctx, 16), "A peer copy inside one context.")
+/* clang-format on */
+
 FACT(G_node_wrong, "Nodes with arguments that make no sense.")
 {
     CUgraph g = graph();

@@ -16,6 +16,8 @@ class CUDAError(RuntimeError):
     cuMemCreate 2
     """
 
+    __module__ = "gvmm"
+
     code: int
     call: str | None
     result: str
@@ -30,9 +32,13 @@ class CUDAError(RuntimeError):
 class CUDAValueError(CUDAError, ValueError):
     """An argument or option that the library or the driver refused; the message names it."""
 
+    __module__ = "gvmm"
+
 
 class CUDAMemoryError(CUDAError, MemoryError):
     """No memory left: the device's, or the host's. ``result`` tells which."""
+
+    __module__ = "gvmm"
 
 
 class CUDAWarning(RuntimeWarning):
@@ -40,3 +46,5 @@ class CUDAWarning(RuntimeWarning):
 
     Turned into errors, these go to ``sys.unraisablehook``: a release never raises.
     """
+
+    __module__ = "gvmm"

@@ -14,6 +14,7 @@ _VALUES: dict[str, dict[str | None, int]] = {
     "granularity": {"minimum": 0, "recommended": 1},
     "self_access": {None: 0, "r": 1, "rw": 3},
     "peer_access": {None: 0, "r": 1, "rw": 3},
+    "release_mode": {"sync": 0, "deferred": 1},
 }
 
 
@@ -44,12 +45,17 @@ class VirtualMemoryResourceOptions:
         ``"rw"``, ``"r"`` or None: what the memory's own location, and each peer, may do.
     numa_node
         Node for ``"host_numa"``.
+    release_mode
+        What the end of a buffer that was not closed does: ``"sync"`` waits as close() does; ``"deferred"`` never waits and never warns of
+        captures, and the memory goes back when the stream's work is done. Of a resource; in a chunk's options without effect.
 
     Raises ValueError for a value that is not allowed, NotImplementedError for ``handle_type="win32"``.
 
     >>> VirtualMemoryResourceOptions(self_access="r", peers=(1,)).peers
     (1,)
     """
+
+    __module__ = "gvmm"
 
     allocation_type: str = "pinned"
     location_type: str = "device"
@@ -62,6 +68,7 @@ class VirtualMemoryResourceOptions:
     self_access: str | None = "rw"
     peer_access: str | None = "rw"
     numa_node: int = 0
+    release_mode: str = "sync"
 
     def __post_init__(self) -> None:
         for name in _VALUES:
@@ -133,5 +140,6 @@ def pack(config: Any, of: VirtualMemoryResourceOptions | None = None) -> tuple[V
         _address("addr_align", options.addr_align),
         named["self_access"],
         named["peer_access"],
+        named["release_mode"],
         options.peers,
     )

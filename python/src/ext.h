@@ -25,6 +25,7 @@ typedef struct module_state {
     PyObject *device_ordinal;
     PyObject *cuda_error, *cuda_value_error, *cuda_memory_error, *cuda_warning;
     PyTypeObject *resource_type, *buffer_type, *vm_buffer_type;
+    PyObject *outliving; /* {id: stream}: streams that a deferred release may still need (release.c) */
 } module_state;
 
 /* The state behind a type of ours or a subclass of one. */

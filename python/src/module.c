@@ -30,10 +30,22 @@ bool is_exiting(module_state *state)
 
 /* ---- functions ---- */
 
+/* clang-format off */
 #define STATS(X) \
     X(physical_bytes) \
-    X(mapped_bytes) X(reserved_bytes) X(buffers) X(mappings) X(memories) X(reservations) X(allocations) \
-        X(grows_in_place) X(grows_moved) X(aliases) X(driver_calls) X(releases_waiting)
+    X(mapped_bytes) \
+    X(reserved_bytes) \
+    X(buffers) \
+    X(mappings) \
+    X(memories) \
+    X(reservations) \
+    X(allocations) \
+    X(grows_in_place) \
+    X(grows_moved) \
+    X(aliases) \
+    X(driver_calls) \
+    X(releases_waiting)
+/* clang-format on */
 
 /* _stats(resource or None) -> dict */
 static PyObject *get_stats(PyObject *module, PyObject *resource)
@@ -110,7 +122,7 @@ static int module_exec(PyObject *module)
     pthread_once(&once, start_process);
     module_state *state = PyModule_GetState(module);
     state->main_interpreter = PyInterpreterState_GetID(PyInterpreterState_Get()) == 0;
-    if (!import_names(state)) return -1;
+    if (!import_names(state) || !(state->outliving = PyDict_New())) return -1;
     if (!(state->resource_type = add_type(module, &resource_spec, NULL))) return -1;
     if (!(state->buffer_type = add_type(module, &buffer_spec, NULL))) return -1;
     if (!(state->vm_buffer_type = add_type(module, &vm_buffer_spec, state->buffer_type))) return -1;
@@ -118,10 +130,20 @@ static int module_exec(PyObject *module)
     return PyModule_AddStringConstant(module, "version", gvmm_version());
 }
 
+/* clang-format off */
 #define HELD(X) \
     X(is_finalizing) \
-    X(pack_options) X(device_ordinal) X(cuda_error) X(cuda_value_error) X(cuda_memory_error) X(cuda_warning) \
-        X(resource_type) X(buffer_type) X(vm_buffer_type)
+    X(pack_options) \
+    X(device_ordinal) \
+    X(cuda_error) \
+    X(cuda_value_error) \
+    X(cuda_memory_error) \
+    X(cuda_warning) \
+    X(resource_type) \
+    X(buffer_type) \
+    X(vm_buffer_type) \
+    X(outliving)
+/* clang-format on */
 
 static int module_traverse(PyObject *module, visitproc visit, void *arg)
 {

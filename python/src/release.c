@@ -11,6 +11,28 @@ static void use_stream(gvmm_buffer *buffer, gvmm_stream stream)
     if (buffer) (void)gvmm_buffer_set_stream(buffer, stream ? stream : GVMM_STREAM_LEGACY);
 }
 
+/* Asking harms no capture. Without a driver there is no stream. */
+static bool is_capturing(gvmm_stream stream)
+{
+    const gvmm_driver *driver;
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    if ((uintptr_t)stream <= 2 || gvmm_driver_get(&driver)) return false;
+    return driver->cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+/* A deferred release while the stream captures gives the memory to the graph; when that is gone the library comes back to the stream, which
+ * must still be there. Nobody says when that is over, so such a stream object is kept as long as the module. */
+static void outlive(buffer_object *self, gvmm_buffer *buffer, const stream_ref *recorded)
+{
+    gvmm_options options;
+    if (!recorded->object || !self->state->outliving) return;
+    gvmm_resource_options(gvmm_buffer_resource(buffer), &options);
+    if (options.release_mode != GVMM_RELEASE_DEFERRED || !is_capturing(recorded->stream)) return;
+    PyObject *key = PyLong_FromVoidPtr(recorded->object);
+    if (!key || PyDict_SetItem(self->state->outliving, key, recorded->object) < 0) PyErr_Clear();
+    Py_XDECREF(key);
+}
+
 /* Lets go of up to two references, waiting without the interpreter lock. At the end of the process, and in a forked child for what is
  * the parent's, nothing is given back. */
 static void let_go(buffer_object *self, gvmm_buffer *a, gvmm_buffer *b)
@@ -20,6 +42,7 @@ static void let_go(buffer_object *self, gvmm_buffer *a, gvmm_buffer *b)
     PyErr_Fetch(&type, &value, &traceback);
     if (!is_exiting(self->state)) {
         stream_ref recorded = buffer_recorded(self);
+        outlive(self, a ? a : b, &recorded);
         call c;
         call_begin(&c);
         use_stream(a, recorded.stream);
@@ -33,15 +56,6 @@ static void let_go(buffer_object *self, gvmm_buffer *a, gvmm_buffer *b)
 }
 
 /* ---- someone else's mapping ---- */
-
-/* Asking harms no capture. Without a driver there is no stream. */
-static bool is_capturing(gvmm_stream stream)
-{
-    const gvmm_driver *driver;
-    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    if ((uintptr_t)stream <= 2 || gvmm_driver_get(&driver)) return false;
-    return driver->cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
-}
 
 /* The recorded stream as mr.deallocate() may take it: cuda.core's resources want an object. A new reference, or NULL. */
 static PyObject *stream_for_callback(buffer_object *self, const stream_ref *recorded)

@@ -31,12 +31,12 @@ static PyObject *take_options(module_state *state, PyObject *config, PyObject *o
     PyObject *packed = PyObject_CallFunctionObjArgs(state->pack_options, config ? config : Py_None, of, NULL);
     if (!packed) return NULL;
     PyObject *checked = NULL, *numbers, *peers;
-    int allocation, location, handle, granularity, rdma, self_access, peer_access;
+    int allocation, location, handle, granularity, rdma, self_access, peer_access, release;
     unsigned long long hint, align;
     *out = (gvmm_options)GVMM_OPTIONS_INIT;
     if (PyArg_ParseTuple(packed, "OO", &checked, &numbers) &&
-        PyArg_ParseTuple(numbers, "iiiiipKKiiO!", &allocation, &location, &out->numa_node, &handle, &granularity, &rdma,
-                         &hint, &align, &self_access, &peer_access, &PyTuple_Type, &peers) &&
+        PyArg_ParseTuple(numbers, "iiiiipKKiiiO!", &allocation, &location, &out->numa_node, &handle, &granularity,
+                         &rdma, &hint, &align, &self_access, &peer_access, &release, &PyTuple_Type, &peers) &&
         take_peers(peers, out)) {
         out->allocation_type = (gvmm_allocation_type)allocation;
         out->location = (gvmm_location_type)location;
@@ -47,6 +47,7 @@ static PyObject *take_options(module_state *state, PyObject *config, PyObject *o
         out->addr_align = align;
         out->self_access = (gvmm_access)self_access;
         out->peer_access = (gvmm_access)peer_access;
+        out->release_mode = (gvmm_release_mode)release;
         Py_INCREF(checked);
     } else checked = NULL;
     Py_DECREF(packed);

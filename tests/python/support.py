@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +153,12 @@ def handle_of(stream: Any) -> int:
     return stream if isinstance(stream, int) else stream.__cuda_stream__()[1]
 
 
+def delay(stream: Any, seconds: float) -> None:
+    """Work that lasts so long: a host function that sleeps, and enters no Python."""
+    sleep = ctypes.cast(_libc.usleep, ctypes.c_void_p).value
+    driver_call("cuLaunchHostFunc", handle_of(stream), sleep, int(seconds * 1e6))
+
+
 class Gate:
     """Work that lasts until it is told to end: a host function that waits for a semaphore, and enters no Python."""
 
@@ -245,7 +251,9 @@ def has_cuda_core_on_standin() -> bool:
     return (Path(STANDIN) / "libcuda.so.1").exists() and not ON_GPU and importlib.util.find_spec("cuda") is not None
 
 
-def run_python(program: str, *options: str, standin: bool = False, **environment: str) -> subprocess.CompletedProcess[str]:
+def run_python(
+    program: str, *options: str, standin: bool = False, arguments: Sequence[str] = (), **environment: str
+) -> subprocess.CompletedProcess[str]:
     """Runs a program in a fresh interpreter that finds gvmm as this one did; on the stand-in driver if asked."""
     package = str(Path(gvmm.__file__).parent.parent)
     path = os.pathsep.join(filter(None, [package, str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
@@ -255,7 +263,8 @@ def run_python(program: str, *options: str, standin: bool = False, **environment
         env.pop("GVMM_DRIVER", None)
     elif not ON_GPU:
         env["GVMM_DRIVER"] = "sim"
-    return subprocess.run([sys.executable, *options, "-c", program], env=env, text=True, capture_output=True, timeout=120)
+    command = [sys.executable, *options, "-c", program, *arguments]
+    return subprocess.run(command, env=env, text=True, capture_output=True, timeout=120)
 
 
 def assert_silent(result: subprocess.CompletedProcess[str], stdout: str | None = None) -> None:

@@ -21,9 +21,9 @@ PROGRAMS = {
     "a live buffer": "buffer = resource.allocate(1, stream=stream)",
     "grown": "buffer = resource.allocate(1); large = resource.modify_allocation(buffer, 1 << 24)",
     "work in flight": """
-        from support import Gate
+        from support import delay
         buffer = resource.allocate(1, stream=stream)
-        gate = Gate(stream)
+        delay(stream, 0.3)
         buffer.fill(1, stream=stream)
     """,
     "a cycle": """
@@ -62,9 +62,9 @@ PROGRAMS = {
         started.wait()
     """,
     "a daemon thread that waits": """
-        from support import Gate
+        from support import delay
         buffer = resource.allocate(1, stream=stream)
-        gate = Gate(stream)
+        delay(stream, 0.3)
         threading.Thread(target=buffer.close, daemon=True).start()
     """,
     "in a capture": """

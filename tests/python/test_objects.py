@@ -45,6 +45,7 @@ def test_defaults():
         "self_access": "rw",
         "peer_access": "rw",
         "numa_node": 0,
+        "release_mode": "sync",
     }
     with pytest.raises(dataclasses.FrozenInstanceError):
         options.peers = (1,)
@@ -53,7 +54,7 @@ def test_defaults():
 
 
 @pytest.mark.parametrize(
-    "field", ["allocation_type", "location_type", "handle_type", "granularity", "self_access", "peer_access"]
+    "field", ["allocation_type", "location_type", "handle_type", "granularity", "self_access", "peer_access", "release_mode"]
 )
 def test_values_that_are_not_allowed(field):
     for value in ("nonsense", 1, "", ["rw"]):

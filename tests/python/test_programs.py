@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from support import ON_GPU, assert_silent, has_cuda_core_on_standin, run_python
 
-import gvmm
 from gvmm._cuda import driver_call
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 PROGRAMS = sorted((Path(__file__).parent / "programs").glob("*.py"))
 
 # cuda.core's Device and graph builder, as far as the programs use them, over gvmm's small ones.
@@ -135,4 +135,27 @@ def test_consumers_of_cuda_core():
 
 
 def test_there_are_programs():
-    assert len(PROGRAMS) >= 7 and gvmm.__name__ == "gvmm"
+    assert len(PROGRAMS) >= 7
+
+
+# ---- examples ----
+
+
+def test_example_growing_array():
+    result = run_python((EXAMPLES / "growing_array.py").read_text())
+    assert_silent(result)
+    assert result.stdout.startswith("120 MiB in ")
+
+
+@pytest.mark.sim
+def test_example_of_tests_without_a_gpu():
+    result = run_python("import pytest, sys; sys.exit(pytest.main(['-q', '-p', 'no:cacheprovider', sys.argv[1]]))",
+                        arguments=[str(EXAMPLES / "test_without_gpu.py")])  # fmt: skip
+    assert result.returncode == 0, result.stdout
+
+
+@pytest.mark.skipif(not ON_GPU, reason="needs a GPU")
+def test_example_torch():
+    pytest.importorskip("torch")
+    result = run_python((EXAMPLES / "torch_growing.py").read_text())
+    assert_silent(result, "sum of 33554432 values: 33554432\n")

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 
 import pytest
+from support import ON_GPU
 from test_exchange import Consumer
 
 import gvmm
@@ -141,7 +142,8 @@ def rounds_of(resource: VirtualMemoryResource, stream: object) -> dict[str, Call
     ],
 )
 def test_rounds_leave_nothing(resource, stream, name):
-    assert_stable(rounds_of(resource, stream)[name])
+    slow = ON_GPU and name == "too large"  # the driver takes milliseconds to say so
+    assert_stable(rounds_of(resource, stream)[name], 500 if slow else ROUNDS)
     gvmm.Device(0).sync()
 
 
