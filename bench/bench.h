@@ -57,8 +57,8 @@ double samples_quantile(samples *s, double q);
 static inline double samples_median(samples *s) { return samples_quantile(s, 0.5); }
 void samples_free(samples *s);
 
-/* One side of a comparison: does the thing once and answers how long it took, in microseconds. What is to be undone without
- * being timed it undoes before it returns. */
+/* One side of a comparison: does the thing once and answers how long it took, in microseconds. What is to be undone
+ * without being timed it undoes before it returns. */
 typedef struct side {
     double (*run)(void *state);
     void *state;
@@ -66,9 +66,9 @@ typedef struct side {
 
 enum { MAX_SIDES = 4 };
 
-/* Runs the sides in turn, `batch` times each, forwards and then backwards (A B B A), so that a drift of the machine falls on all
- * alike; at least `n` samples of each. Before that, a batch of each that is not counted. `n` 1, for what takes long: once each,
- * and nothing before it. */
+/* Runs the sides in turn, `batch` times each, forwards and then backwards (A B B A), so that a drift of the machine
+ * falls on all alike; at least `n` samples of each. Before that, a batch of each that is not counted. `n` 1, for what
+ * takes long: once each, and nothing before it. */
 void interleave(samples *out, const side *sides, size_t count, size_t n, size_t batch);
 
 /* ---- figures ---- */
@@ -87,6 +87,10 @@ void report(const figure *f, samples *ours, samples *raw);
 
 /* One number that is no time, beside the raw one (NAN: there is none) and the most it should be (NAN: no target). */
 void report_value(const char *name, size_t chunks, double value, double raw, double target, const char *unit);
+
+/* The same for a number that should be at least the target. */
+void report_least(const char *name, size_t size, size_t chunks, double value, double raw, double target,
+                  const char *unit);
 
 void report_skip(const char *name, size_t size, size_t chunks, const char *why);
 

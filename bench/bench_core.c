@@ -76,18 +76,22 @@ static void creations(bool touch)
 
 /* ---- buffers in known surroundings ---- */
 
-/* A buffer of one chunk whose next `hole` bytes are free. */
+/* A buffer of one chunk whose next `hole` bytes are free. A hint may be refused, then another place is tried. */
 static gvmm_buffer *buffer_with_hole(size_t hole)
 {
-    gvmm_options options = GVMM_OPTIONS_INIT;
-    options.addr_hint = free_place(G + hole);
-    gvmm_resource *there;
-    OK(gvmm_resource_create(&there, 0, &options));
-    gvmm_buffer *buffer;
-    OK(gvmm_buffer_create(&buffer, there, G, NULL));
-    gvmm_resource_release(there);
-    MUST(gvmm_buffer_address(buffer) == options.addr_hint);
-    return buffer;
+    for (int attempt = 0; attempt < 32; attempt++) {
+        gvmm_options options = GVMM_OPTIONS_INIT;
+        options.addr_hint = free_place(G + hole);
+        gvmm_resource *there;
+        OK(gvmm_resource_create(&there, 0, &options));
+        gvmm_buffer *buffer;
+        OK(gvmm_buffer_create(&buffer, there, G, NULL));
+        gvmm_resource_release(there);
+        if (gvmm_buffer_address(buffer) == options.addr_hint) return buffer;
+        gvmm_buffer_release(buffer);
+    }
+    MUST(!"a place with a hole behind was to be had");
+    return NULL;
 }
 
 static CUdeviceptr end_of(const gvmm_buffer *buffer) { return gvmm_buffer_address(buffer) + gvmm_buffer_size(buffer); }
@@ -143,8 +147,8 @@ static double grow_raw(void *state)
     return took;
 }
 
-/* At each length, in the same minutes, also a range of one chunk: what the driver does more slowly with much memory in use is
- * then no matter of the range's length. */
+/* At each length, in the same minutes, also a range of one chunk: what the driver does more slowly with much memory in
+ * use is then no matter of the range's length. */
 static void grows_in_place(void)
 {
     static const size_t lengths[] = {1, 16, 256, 4096, 32768};
@@ -516,7 +520,8 @@ static void counting_deallocate(void *ptr)
     free(ptr);
 }
 
-/* A full alias is a handle and nothing else; what a grow keeps beyond that is the chunk's. Comes before any resource is made. */
+/* A full alias is a handle and nothing else; what a grow keeps beyond that is the chunk's. Comes before any resource is
+ * made. */
 static void host_bytes(void)
 {
     OK(gvmm_host_allocator_install(&(gvmm_host_allocator){counting_allocate, counting_deallocate}));

@@ -49,12 +49,16 @@ void raw_row_unmake(raw_chunk *row, size_t count)
     free(row);
 }
 
-/* Far away from what the process maps meanwhile, if the driver agrees; another place each time. */
+/* Far away from everything the driver grants what is asked for, and nothing else is there; another place each time.
+ * Where it does not, the place of a reservation that was just freed may do. */
 CUdeviceptr free_place(size_t size)
 {
     static unsigned times;
     CUdeviceptr address, wish = ((CUdeviceptr)0x30 << 40) + ((CUdeviceptr)(times++ % 16) << 40);
-    CU(cu->cuMemAddressReserve(&address, size, 0, wish, 0));
+    CU(cu->cuMemAddressReserve(&address, G, 0, wish, 0));
+    CU(cu->cuMemAddressFree(address, G));
+    if (address == wish) return address;
+    CU(cu->cuMemAddressReserve(&address, size, 0, 0, 0));
     CU(cu->cuMemAddressFree(address, size));
     return address;
 }

@@ -120,7 +120,8 @@ static bool ingest(int fd, outcome *o)
     return written == read_back;
 }
 
-/* Nothing may be left: the driver is asked at every address the buffer had, and the simulated driver for all it holds. */
+/* Nothing may be left: the driver is asked at every address the buffer had, and the simulated driver for all it
+ * holds. */
 static uint64_t left_over(const outcome *o, bool simulated)
 {
     uint64_t left = 0;

@@ -1,5 +1,6 @@
-/* A KV cache in which every sequence is one contiguous array that grows with its tokens and shrinks when some are dropped. Kernels see
- * plain pointers that never change; memory is taken for the tokens there are, not for the longest there might be. */
+/* A KV cache in which every sequence is one contiguous array that grows with its tokens and shrinks when some are
+ * dropped. Kernels see plain pointers that never change; memory is taken for the tokens there are, not for the longest
+ * there might be. */
 #include "common.h"
 
 enum { SEQUENCES = 6, ROUNDS = 40, MOST_TOKENS = 4096 };
@@ -12,7 +13,8 @@ typedef struct sequence {
 
 static gvmm_resource *resource;
 
-/* The cache is replaced by a longer or shorter view of itself: no byte is copied, and what is not shown any more goes back. */
+/* The cache is replaced by a longer or shorter view of itself: no byte is copied, and what is not shown any more goes
+ * back. */
 static void resize(sequence *s, size_t tokens)
 {
     gvmm_buffer *other;

@@ -1,5 +1,5 @@
-/* A program with three memory bugs that run without a complaint on a GPU, and what the simulated driver says of them. A loader puts
- * batches into device memory through the plain virtual memory calls, as gvmm's users did before gvmm:
+/* A program with three memory bugs that run without a complaint on a GPU, and what the simulated driver says of them. A
+ * loader puts batches into device memory through the plain virtual memory calls, as gvmm's users did before gvmm:
  *
  *     GVMM_DRIVER=sim GVMM_SIM_REPORT=- leak
  *

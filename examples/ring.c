@@ -1,5 +1,5 @@
-/* A ring buffer without an end: the same memory is mapped twice in a row, so that a record which runs over the end is one contiguous
- * piece for the producer, for the consumer, and for any kernel between them. */
+/* A ring buffer without an end: the same memory is mapped twice in a row, so that a record which runs over the end is
+ * one contiguous piece for the producer, for the consumer, and for any kernel between them. */
 #include <pthread.h>
 #include <stdatomic.h>
 

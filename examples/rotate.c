@@ -1,5 +1,5 @@
-/* Several models take turns on a device that has room for one. A model that sleeps has its weights in pinned host memory and its
- * addresses reserved; when it wakes everything is where it was, and the pinned memory is free again. */
+/* Several models take turns on a device that has room for one. A model that sleeps has its weights in pinned host
+ * memory and its addresses reserved; when it wakes everything is where it was, and the pinned memory is free again. */
 #include <stdatomic.h>
 
 #include "common.h"

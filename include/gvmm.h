@@ -34,8 +34,9 @@ GVMM_API const char *gvmm_version(void);
 typedef struct CUstream_st *gvmm_stream;
 typedef struct CUgraph_st *gvmm_graph;
 
-/* The device's legacy default stream, by its CUDA name. Where a stream may be given, NULL means "none given" and the comment says
- * what is taken instead. A per-thread default stream (the token 2) is taken for the legacy one, which waits for it. */
+/* The device's legacy default stream, by its CUDA name. Where a stream may be given, NULL means "none given" and the
+ * comment says what is taken instead. A per-thread default stream (the token 2) is taken for the legacy one, which
+ * waits for it. */
 #define GVMM_STREAM_LEGACY ((gvmm_stream)0x1)
 
 /* ---------------------------------------------------------------------------------------------
@@ -74,21 +75,21 @@ typedef struct gvmm_error {
     const char *text;   /* one line for people */
 } gvmm_error;
 
-/* Describes the last failure on the calling thread; GVMM_OK and empty texts if there was none. A successful call does not
- * clear it.
+/* Describes the last failure on the calling thread; GVMM_OK and empty texts if there was none. A successful call does
+ * not clear it.
  *
  * Owns     the texts are the thread's, until its next failure. Allocates nothing. */
 GVMM_API void gvmm_last_error(gvmm_error *out);
 
-/* What could not be reported by a return value: a driver call that failed while something was given back, or a wait that was
- * left out because it would have destroyed a capture. `error->result` is GVMM_E_CAPTURING for the latter. */
+/* What could not be reported by a return value: a driver call that failed while something was given back, or a wait
+ * that was left out because it would have destroyed a capture. `error->result` is GVMM_E_CAPTURING for the latter. */
 typedef void (*gvmm_warning_fn)(void *user, const gvmm_error *error);
 
 /* Sets who is told of warnings, in place of a line on standard error; NULL restores that.
  *
  * Owns     `user` must stay valid until another function is set and no call is in progress.
- * Threads  `fn` runs on whatever thread releases something, one of gvmm's own too, with no lock held; it must not throw or
- *          jump, and may call gvmm. */
+ * Threads  `fn` runs on whatever thread releases something, one of gvmm's own too, with no lock held; it must not throw
+ *          or jump, and may call gvmm. */
 GVMM_API void gvmm_set_warning_handler(gvmm_warning_fn fn, void *user);
 
 /* ---------------------------------------------------------------------------------------------
@@ -115,16 +116,9 @@ typedef enum gvmm_handle_type {
     GVMM_HANDLE_FABRIC = 8
 } gvmm_handle_type;
 
-typedef enum gvmm_granularity {
-    GVMM_GRANULARITY_MINIMUM = 0,
-    GVMM_GRANULARITY_RECOMMENDED = 1
-} gvmm_granularity;
+typedef enum gvmm_granularity { GVMM_GRANULARITY_MINIMUM = 0, GVMM_GRANULARITY_RECOMMENDED = 1 } gvmm_granularity;
 
-typedef enum gvmm_access {
-    GVMM_ACCESS_NONE = 0,
-    GVMM_ACCESS_READ = 1,
-    GVMM_ACCESS_READ_WRITE = 3
-} gvmm_access;
+typedef enum gvmm_access { GVMM_ACCESS_NONE = 0, GVMM_ACCESS_READ = 1, GVMM_ACCESS_READ_WRITE = 3 } gvmm_access;
 
 /* What the last gvmm_buffer_release of an open buffer does. */
 typedef enum gvmm_release_mode {
@@ -140,24 +134,24 @@ typedef struct gvmm_options {
     gvmm_handle_type handle_type;
     gvmm_granularity granularity;
     bool gpu_direct_rdma;
-    uint64_t addr_hint;       /* wished address of a new buffer, or 0. A hint: another address may come */
-    uint64_t addr_align;      /* alignment of new addresses, a power of two; 0: the granularity */
-    const int *peers;         /* ordinals of further devices that may touch the memory; copied */
+    uint64_t addr_hint;  /* wished address of a new buffer, or 0. A hint: another address may come */
+    uint64_t addr_align; /* alignment of new addresses, a power of two; 0: the granularity */
+    const int *peers;    /* ordinals of further devices that may touch the memory; copied */
     size_t peer_count;
-    gvmm_access self_access;  /* of the memory's own location */
-    gvmm_access peer_access;  /* of every peer */
-    uint64_t capacity;        /* address space to reserve for a new buffer, bytes, so that it grows in place: see gvmm_buffer_create */
-    size_t chunk_size;        /* memory is made in chunks of this many bytes, rounded up; 0: one chunk for each create and grow */
-    const int *stripe;        /* ordinals of the devices on which chunks are placed in turn; needs a chunk_size. Copied */
+    gvmm_access self_access; /* of the memory's own location */
+    gvmm_access peer_access; /* of every peer */
+    uint64_t capacity;       /* address space to reserve for a new buffer, bytes: see gvmm_buffer_create */
+    size_t chunk_size;       /* bytes of a chunk of memory, rounded up; 0: one chunk for each create and grow */
+    const int *stripe;       /* ordinals of devices that take the chunks in turn; needs a chunk_size. Copied */
     size_t stripe_count;
-    size_t ahead_count;       /* chunks of chunk_size made ahead of need by a thread of gvmm, for the resource's grows */
-    int tag;                  /* for gvmm_resource_evict; any number */
+    size_t ahead_count; /* chunks of chunk_size that a thread of gvmm makes ahead of need */
+    int tag;            /* for gvmm_resource_evict; any number */
     gvmm_release_mode release_mode;
-    unsigned optional;        /* GVMM_OPTIONAL_ bits: what is left out, in place of an error, where it cannot be had */
+    unsigned optional; /* GVMM_OPTIONAL_ bits: what is left out, in place of an error, where it cannot be had */
 } gvmm_options;
 
-/* What can be asked for "if available". A bit says nothing about what is not asked for. Where the device's word is not enough, a chunk
- * of memory is made to see; gvmm_resource_options tells what was got. */
+/* What can be asked for "if available". A bit says nothing about what is not asked for. Where the device's word is not
+ * enough, a chunk of memory is made to see; gvmm_resource_options tells what was got. */
 typedef enum gvmm_optional {
     GVMM_OPTIONAL_RDMA = 1,   /* gpu_direct_rdma: false then */
     GVMM_OPTIONAL_FABRIC = 2, /* GVMM_HANDLE_FABRIC: GVMM_HANDLE_POSIX_FD then */
@@ -169,9 +163,11 @@ typedef enum gvmm_optional {
 #define GVMM_CAPACITY_ALL UINT64_MAX
 
 #define GVMM_OPTIONS_INIT \
-    { sizeof(gvmm_options), GVMM_ALLOCATION_PINNED, GVMM_LOCATION_DEVICE, 0, GVMM_HANDLE_POSIX_FD, \
-      GVMM_GRANULARITY_RECOMMENDED, false, 0, 0, NULL, 0, GVMM_ACCESS_READ_WRITE, GVMM_ACCESS_READ_WRITE, 0, 0, NULL, 0, 0, 0, \
-      GVMM_RELEASE_SYNC, 0 }
+    { \
+        sizeof(gvmm_options), GVMM_ALLOCATION_PINNED, GVMM_LOCATION_DEVICE, 0, GVMM_HANDLE_POSIX_FD, \
+            GVMM_GRANULARITY_RECOMMENDED, false, 0, 0, NULL, 0, GVMM_ACCESS_READ_WRITE, GVMM_ACCESS_READ_WRITE, 0, 0, \
+            NULL, 0, 0, 0, GVMM_RELEASE_SYNC, 0 \
+    }
 
 /* ---------------------------------------------------------------------------------------------
  * Resource: a device, or the host, and the options of the memory that is made there.
@@ -180,8 +176,8 @@ typedef enum gvmm_optional {
 typedef struct gvmm_resource gvmm_resource;
 typedef struct gvmm_buffer gvmm_buffer;
 
-/* Makes a resource. Finds and starts the driver on first use, and holds the device's primary context (which CUDA makes for the
- * purpose if it is not there) as long as the resource or a buffer of it lives; host locations hold none.
+/* Makes a resource. Finds and starts the driver on first use, and holds the device's primary context (which CUDA makes
+ * for the purpose if it is not there) as long as the resource or a buffer of it lives; host locations hold none.
  *
  * device   ordinal. For host locations only asked whether such memory is supported.
  * options  NULL: GVMM_OPTIONS_INIT. Copied.
@@ -193,7 +189,8 @@ typedef struct gvmm_buffer gvmm_buffer;
  * Capture  allowed. */
 GVMM_API gvmm_result gvmm_resource_create(gvmm_resource **out, int device, const gvmm_options *options);
 
-/* One reference more, one less. Buffers hold their resource: giving it up while they live is harmless. Both take NULL. */
+/* One reference more, one less. Buffers hold their resource: giving it up while they live is harmless. Both take
+ * NULL. */
 GVMM_API gvmm_resource *gvmm_resource_retain(gvmm_resource *resource);
 GVMM_API void gvmm_resource_release(gvmm_resource *resource);
 
@@ -203,8 +200,8 @@ GVMM_API int gvmm_resource_device(const gvmm_resource *resource);
 /* What every size is rounded up to, bytes. */
 GVMM_API size_t gvmm_resource_granularity(const gvmm_resource *resource);
 
-/* The options in force: with the node that GVMM_LOCATION_HOST_NUMA_CURRENT was resolved to, what was got of the optional ones, and
- * `peers` pointing into the resource. */
+/* The options in force: with the node that GVMM_LOCATION_HOST_NUMA_CURRENT was resolved to, what was got of the
+ * optional ones, and `peers` pointing into the resource. */
 GVMM_API void gvmm_resource_options(const gvmm_resource *resource, gvmm_options *out);
 
 /* Can the device, can the CPU touch the memory? */
@@ -218,76 +215,82 @@ GVMM_API bool gvmm_resource_is_host_accessible(const gvmm_resource *resource);
  * longer by one chunk. Memory goes back to the driver when the last view of it is gone.
  *
  * A buffer records one stream, whose work is waited for before the buffer's memory is given up. The stream must
- * outlive the buffer, or be replaced in it: the driver crashes when a destroyed stream is waited for. Work on other streams is
- * for the caller to order.
+ * outlive the buffer, or be replaced in it: the driver crashes when a destroyed stream is waited for. Work on other
+ * streams is for the caller to order.
  * ------------------------------------------------------------------------------------------- */
 
-/* Makes a buffer of `size` bytes, rounded up to the granularity. Its bytes are zero. Size 0 gives an empty buffer, with address
- * 0, and calls no driver. If the resource has a capacity, so much address space is reserved with it, and the buffer and what is grown from
- * it stay where they are until it is used up; a capacity that the driver refuses is halved until it agrees, down to what is needed.
+/* Makes a buffer of `size` bytes, rounded up to the granularity. Its bytes are zero. Size 0 gives an empty buffer, with
+ * address 0, and calls no driver. If the resource has a capacity, so much address space is reserved with it, and the
+ * buffer and what is grown from it stay where they are until it is used up; a capacity that the driver refuses is
+ * halved until it agrees, down to what is needed.
  *
  * stream   recorded stream. NULL: the device's legacy default stream; for host locations none.
  * Returns  GVMM_E_INVALID      resource or out is NULL, or the size does not fit 64 bits when rounded up
- *          GVMM_E_NO_DEVICE_MEMORY, GVMM_E_NO_HOST_MEMORY, GVMM_E_NO_ADDRESS_SPACE, GVMM_E_UNSUPPORTED, GVMM_E_NOT_PERMITTED,
- *          GVMM_E_DRIVER
+ *          GVMM_E_NO_DEVICE_MEMORY, GVMM_E_NO_HOST_MEMORY, GVMM_E_NO_ADDRESS_SPACE, GVMM_E_UNSUPPORTED,
+ *          GVMM_E_NOT_PERMITTED, GVMM_E_DRIVER
  * Owns     one reference to *out; *out holds the resource.
  * Capture  allowed; waits for nothing. */
 GVMM_API gvmm_result gvmm_buffer_create(gvmm_buffer **out, gvmm_resource *resource, size_t size, gvmm_stream stream);
 
 /* The same with a capacity of its own, bytes, in place of the resource's; GVMM_CAPACITY_ALL is not allowed here. */
-GVMM_API gvmm_result gvmm_buffer_create_with_capacity(gvmm_buffer **out, gvmm_resource *resource, size_t size, uint64_t capacity,
-                                                      gvmm_stream stream);
+GVMM_API gvmm_result gvmm_buffer_create_with_capacity(gvmm_buffer **out, gvmm_resource *resource, size_t size,
+                                                      uint64_t capacity, gvmm_stream stream);
 
-/* How large the buffer can grow where it is, bytes, as far as its own reservation goes: what was got of the capacity. Buffers that
- * share a beginning compete for the space behind it: once one has grown there, the others have their size and no more, until it is
- * closed. */
+/* How large the buffer can grow where it is, bytes, as far as its own reservation goes: what was got of the capacity.
+ * Buffers that share a beginning compete for the space behind it: once one has grown there, the others have their size
+ * and no more, until it is closed. */
 GVMM_API uint64_t gvmm_buffer_capacity(const gvmm_buffer *buffer);
 
-/* Makes a buffer that shows `buffer`'s memory followed by at least `size - gvmm_buffer_size(buffer)` new bytes. No bytes are
- * copied. The address stays the same where the address space behind the buffer is free; otherwise every chunk is mapped again at a
- * new address, and both addresses work. The result records the same stream.
+/* Makes a buffer that shows `buffer`'s memory followed by at least `size - gvmm_buffer_size(buffer)` new bytes. No
+ * bytes are copied. The address stays the same where the address space behind the buffer is free; otherwise every chunk
+ * is mapped again at a new address, and both addresses work. The result records the same stream.
  *
- * size     wanted bytes in all; rounded up to the granularity. Not more than the buffer has: the result is a full alias (same
- *          address, same size), and `chunk` has no effect.
+ * size     wanted bytes in all; rounded up to the granularity. Not more than the buffer has: the result is a full alias
+ *          (same address, same size), and `chunk` has no effect.
  * chunk    options for the new bytes alone, or NULL for the resource's own. Must name the same location. Not stored.
  * Returns  GVMM_E_INVALID      a NULL, a size that overflows, or an option that is wrong or contradicts the resource
  *          GVMM_E_CLOSED       the buffer was closed
- *          GVMM_E_NO_DEVICE_MEMORY, GVMM_E_NO_HOST_MEMORY, GVMM_E_NO_ADDRESS_SPACE, GVMM_E_UNSUPPORTED, GVMM_E_NOT_PERMITTED,
+ *          GVMM_E_NO_DEVICE_MEMORY, GVMM_E_NO_HOST_MEMORY, GVMM_E_NO_ADDRESS_SPACE, GVMM_E_UNSUPPORTED,
+ *          GVMM_E_NOT_PERMITTED,
  *          GVMM_E_DRIVER       After any failure `buffer` is as it was and nothing else is left.
  * Owns     one reference to *out. `buffer` stays open and yours.
  * Threads  any, also on buffers that share memory, at the same time.
  * Capture  allowed; waits for nothing. */
 GVMM_API gvmm_result gvmm_buffer_grow(gvmm_buffer **out, gvmm_buffer *buffer, size_t size, const gvmm_options *chunk);
 
-/* Waits for the stream, then gives up the buffer's share of its memory; address and size become 0. Closing a closed buffer does
- * nothing. Memory that other buffers or graphs still hold stays where it is.
+/* Waits for the stream, then gives up the buffer's share of its memory; address and size become 0. Closing a closed
+ * buffer does nothing. Memory that other buffers or graphs still hold stays where it is.
  *
  * stream   waited for, and recorded, in place of the recorded stream; NULL: the recorded one.
  * Returns  GVMM_E_CAPTURING    the stream is capturing: the buffer stays open, its recorded stream unchanged
  *          GVMM_E_INVALID      buffer is NULL
- *          Else the memory is given up in every case, even if the wait fails; that and failures of giving back are warnings.
+ *          Else the memory is given up in every case, even if the wait fails; that and failures of giving back are
+ *          warnings.
  * Threads  any. Closing a buffer while another thread grows it is a mistake, but only defers the release.
- * Capture  harms none: it waits in relaxed capture mode. Where waiting for a default stream would end a capture that a blocking
- *          stream of the device has in progress, it gives up the memory without the wait, with one warning. */
+ * Capture  harms none: it waits in relaxed capture mode. Where waiting for a default stream would end a capture that a
+ *          blocking stream of the device has in progress, it gives up the memory without the wait, with one warning. */
 GVMM_API gvmm_result gvmm_buffer_close(gvmm_buffer *buffer, gvmm_stream stream);
 
-/* The same without waiting, in place of which gvmm remembers how far the stream is: the memory goes back when that work is done, on a
- * thread of gvmm. The call returns at once; after it the stream may be destroyed, unless it was capturing.
+/* The same without waiting, in place of which gvmm remembers how far the stream is: the memory goes back when that work
+ * is done, on a thread of gvmm. The call returns at once; after it the stream may be destroyed, unless it was
+ * capturing.
  *
  * stream   as in gvmm_buffer_close.
  * Returns  GVMM_E_INVALID      buffer is NULL
- * Owns     memory that has not gone back counts as used; gvmm_drain waits for it, and an allocation that finds none waits for it once.
- * Capture  harms none, and does not refuse. While the stream is capturing, the graph that it captures into holds the memory, as by
- *          gvmm_buffer_retain_in_capture, and the stream must live until that graph and all of its launches are gone and the memory has
- *          gone back. While waiting for the default stream would end a capture, the memory is held until that capture is over. */
+ * Owns     memory that has not gone back counts as used; gvmm_drain waits for it, and an allocation that finds none
+ *          waits for it once.
+ * Capture  harms none, and does not refuse. While the stream is capturing, the graph that it captures into holds the
+ *          memory, as by gvmm_buffer_retain_in_capture, and the stream must live until that graph and all of its
+ *          launches are gone and the memory has gone back. While waiting for the default stream would end a capture,
+ *          the memory is held until that capture is over. */
 GVMM_API gvmm_result gvmm_buffer_close_deferred(gvmm_buffer *buffer, gvmm_stream stream);
 
 /* One reference more. Takes NULL. */
 GVMM_API gvmm_buffer *gvmm_buffer_retain(gvmm_buffer *buffer);
 
-/* One reference less. The last one closes an open buffer, waiting as gvmm_buffer_close does; if its recorded stream is capturing it
- * does not wait, and warns once. With GVMM_RELEASE_DEFERRED it closes as gvmm_buffer_close_deferred, and neither waits nor warns. Never
- * fails. Takes NULL. */
+/* One reference less. The last one closes an open buffer, waiting as gvmm_buffer_close does; if its recorded stream is
+ * capturing it does not wait, and warns once. With GVMM_RELEASE_DEFERRED it closes as gvmm_buffer_close_deferred, and
+ * neither waits nor warns. Never fails. Takes NULL. */
 GVMM_API void gvmm_buffer_release(gvmm_buffer *buffer);
 
 /* 0 when empty or closed. NULL is as a closed buffer, here and below. */
@@ -308,8 +311,8 @@ GVMM_API gvmm_stream gvmm_buffer_stream(const gvmm_buffer *buffer);
 GVMM_API gvmm_result gvmm_buffer_set_stream(gvmm_buffer *buffer, gvmm_stream stream);
 
 /* ---------------------------------------------------------------------------------------------
- * Segments: a buffer's physical pieces. The driver's address-range queries see one of them only, so libraries that register
- * memory (NCCL, UCX, RDMA) need all.
+ * Segments: a buffer's physical pieces. The driver's address-range queries see one of them only, so libraries that
+ * register memory (NCCL, UCX, RDMA) need all.
  * ------------------------------------------------------------------------------------------- */
 
 typedef struct gvmm_segment {
@@ -319,18 +322,20 @@ typedef struct gvmm_segment {
     int device;      /* ordinal of the device that has it, or -1 for host memory */
 } gvmm_segment;
 
-/* Writes the first `capacity` segments, in address order, and the number of all of them. `segments` may be NULL if `capacity`
- * is 0.
+/* Writes the first `capacity` segments, in address order, and the number of all of them. `segments` may be NULL if
+ * `capacity` is 0.
  *
  * Returns  GVMM_E_INVALID, GVMM_E_CLOSED */
-GVMM_API gvmm_result gvmm_buffer_segments(const gvmm_buffer *buffer, gvmm_segment *segments, size_t capacity, size_t *count);
+GVMM_API gvmm_result gvmm_buffer_segments(const gvmm_buffer *buffer, gvmm_segment *segments, size_t capacity,
+                                          size_t *count);
 
 /* ---------------------------------------------------------------------------------------------
  * Other views of the same memory: shorter, put together otherwise, with less access. Nothing is copied.
  * ------------------------------------------------------------------------------------------- */
 
-/* Makes a buffer that shows the beginning of `buffer`: at least `size` bytes, up to the next border of a chunk, at the same address.
- * Memory behind it goes back when nobody else holds it. Size 0 gives an empty buffer. Records the same stream.
+/* Makes a buffer that shows the beginning of `buffer`: at least `size` bytes, up to the next border of a chunk, at the
+ * same address. Memory behind it goes back when nobody else holds it. Size 0 gives an empty buffer. Records the same
+ * stream.
  *
  * Returns  GVMM_E_INVALID, GVMM_E_CLOSED, GVMM_E_NO_HOST_MEMORY
  * Owns     one reference to *out. `buffer` stays open.
@@ -343,8 +348,8 @@ typedef struct gvmm_piece {
     bool read_only;      /* nobody writes through this view, whoever may write elsewhere */
 } gvmm_piece;
 
-/* Makes a buffer, at an address of its own, that shows the pieces one behind the other. A buffer may be there several times. Each
- * chunk keeps its readers. The result can grow, and holds the memory as the pieces' buffers do.
+/* Makes a buffer, at an address of its own, that shows the pieces one behind the other. A buffer may be there several
+ * times. Each chunk keeps its readers. The result can grow, and holds the memory as the pieces' buffers do.
  *
  * resource  whose options hold for the new address and for growing.
  * stream    recorded stream, as in gvmm_buffer_create.
@@ -352,18 +357,19 @@ typedef struct gvmm_piece {
  *           GVMM_E_CLOSED, GVMM_E_NO_HOST_MEMORY, GVMM_E_NO_ADDRESS_SPACE, GVMM_E_NO_DEVICE_MEMORY, GVMM_E_DRIVER
  * Owns      one reference to *out. The pieces stay open.
  * Capture   allowed; waits for nothing. */
-GVMM_API gvmm_result gvmm_buffer_compose(gvmm_buffer **out, gvmm_resource *resource, const gvmm_piece *pieces, size_t count,
-                                         gvmm_stream stream);
+GVMM_API gvmm_result gvmm_buffer_compose(gvmm_buffer **out, gvmm_resource *resource, const gvmm_piece *pieces,
+                                         size_t count, gvmm_stream stream);
 
-/* A ring: the whole buffer `times` (1 to 1024) in a row, so that what is written past its end is found at its beginning. */
+/* A ring: the whole buffer `times` (1 to 1024) in a row, so that what is written past its end is found at its
+ * beginning. */
 GVMM_API gvmm_result gvmm_buffer_ring(gvmm_buffer **out, gvmm_buffer *buffer, unsigned times);
 
 /* ---------------------------------------------------------------------------------------------
  * Access. It belongs to the memory, so it holds at every address where the memory is mapped, now and later.
  * ------------------------------------------------------------------------------------------- */
 
-/* Grants (or with GVMM_ACCESS_NONE revokes) a device's access to the memory that the buffer shows; of a read-only view, to the view
- * alone. Work that is under way is the caller's to wait for.
+/* Grants (or with GVMM_ACCESS_NONE revokes) a device's access to the memory that the buffer shows; of a read-only view,
+ * to the view alone. Work that is under way is the caller's to wait for.
  *
  * device   ordinal, or -1 for the CPU (which can be granted host memory only).
  * Returns  GVMM_E_INVALID      a NULL, no such device, or a value that is not allowed
@@ -378,9 +384,9 @@ GVMM_API gvmm_result gvmm_buffer_get_access(const gvmm_buffer *buffer, int devic
 /* ---------------------------------------------------------------------------------------------
  * Evict and restore: physical memory given back, addresses kept (sleep and wake).
  *
- * All views of the memory are concerned, and graphs that use it work again after the restore. In between, touching it is an error as for
- * unmapped memory. Registrations of the memory elsewhere (NCCL, RDMA) point at the old pages: the handler tells when to renew them,
- * the generation whether it is needed.
+ * All views of the memory are concerned, and graphs that use it work again after the restore. In between, touching it
+ * is an error as for unmapped memory. Registrations of the memory elsewhere (NCCL, RDMA) point at the old pages: the
+ * handler tells when to renew them, the generation whether it is needed.
  * ------------------------------------------------------------------------------------------- */
 
 typedef enum gvmm_contents {
@@ -393,30 +399,36 @@ typedef enum gvmm_contents {
 typedef struct gvmm_evict_options {
     size_t struct_size;
     gvmm_contents contents;
-    gvmm_stream stream;    /* waited for first; NULL: the buffer's recorded stream, the legacy default stream for a resource */
+    gvmm_stream stream;    /* waited for first; NULL: the buffer's recorded stream, for a resource the legacy one */
     const char *directory; /* for GVMM_CONTENTS_FILE */
 } gvmm_evict_options;
 
-#define GVMM_EVICT_OPTIONS_INIT { sizeof(gvmm_evict_options), GVMM_CONTENTS_HOST, NULL, NULL }
+#define GVMM_EVICT_OPTIONS_INIT \
+    { \
+        sizeof(gvmm_evict_options), GVMM_CONTENTS_HOST, NULL, NULL \
+    }
 #define GVMM_TAG_ANY INT32_MIN
 
-/* Evicts what is resident of the buffer's memory, or of the memory that was made with the resource's options of this tag
- * (GVMM_TAG_ANY: all of it) and is mapped. Doing it again does nothing.
+/* Evicts what is resident of the buffer's memory, or of the memory that was made with the resource's options of this
+ * tag (GVMM_TAG_ANY: all of it) and is mapped. Doing it again does nothing.
  *
  * options  NULL: contents kept in pinned host memory.
- * Returns  GVMM_E_CAPTURING       the stream is capturing, or waiting for the default stream would end a capture: nothing was done
+ * Returns  GVMM_E_CAPTURING       the stream is capturing, or waiting for the default stream would end a capture:
+ *          nothing was done
  *          GVMM_E_NO_HOST_MEMORY  no room for the contents: nothing was evicted
  *          GVMM_E_UNSUPPORTED     contents of host memory are to be kept
  *          GVMM_E_INVALID, GVMM_E_CLOSED, GVMM_E_DRIVER
- * Threads  any; evicting and restoring take turns. Work of other streams, and grows that are under way, are for the caller to order.
+ * Threads  any; evicting and restoring take turns. Work of other streams, and grows that are under way, are for the
+ *          caller to order.
  * Capture  harms none. */
 GVMM_API gvmm_result gvmm_buffer_evict(gvmm_buffer *buffer, const gvmm_evict_options *options);
 GVMM_API gvmm_result gvmm_resource_evict(gvmm_resource *resource, int tag, const gvmm_evict_options *options);
 
-/* Makes the memory anew at all its addresses and brings the contents back. When it returns, all work may use it. Doing it again does
- * nothing.
+/* Makes the memory anew at all its addresses and brings the contents back. When it returns, all work may use it. Doing
+ * it again does nothing.
  *
- * Returns  GVMM_E_NO_DEVICE_MEMORY and others: everything is evicted as before, the contents still kept, to be tried again.
+ * Returns  GVMM_E_NO_DEVICE_MEMORY and others: everything is evicted as before, the contents still kept, to be tried
+ *          again.
  * Threads, Capture  as evicting. */
 GVMM_API gvmm_result gvmm_buffer_restore(gvmm_buffer *buffer);
 GVMM_API gvmm_result gvmm_resource_restore(gvmm_resource *resource, int tag);
@@ -445,19 +457,21 @@ typedef void (*gvmm_residency_fn)(void *user, const gvmm_residency_event *event)
 
 /* Sets who is told; NULL: nobody.
  *
- * Threads  `fn` runs on the evicting or restoring thread, with no lock held. It must not evict or restore; it may use the buffer. */
+ * Threads  `fn` runs on the evicting or restoring thread, with no lock held. It must not evict or restore; it may use
+ *          the buffer. */
 GVMM_API void gvmm_resource_set_residency_handler(gvmm_resource *resource, gvmm_residency_fn fn, void *user);
 
 /* ---------------------------------------------------------------------------------------------
- * Graphs: work recorded in a graph uses memory at every launch. A graph that retains a buffer's memory keeps it mapped until the
- * graph, its executables and their launches in flight are gone, whatever becomes of the buffers.
+ * Graphs: work recorded in a graph uses memory at every launch. A graph that retains a buffer's memory keeps it mapped
+ * until the graph, its executables and their launches in flight are gone, whatever becomes of the buffers.
  * ------------------------------------------------------------------------------------------- */
 
 /* Makes `graph` hold the memory that the buffer has now. Later growth of the buffer is not held.
  *
- * Returns  GVMM_E_INVALID, GVMM_E_CLOSED, GVMM_E_NO_HOST_MEMORY, GVMM_E_UNSUPPORTED (driver before CUDA 11.3), GVMM_E_DRIVER
- * Owns     the graph holds its own reference; the caller's is untouched. A thread of gvmm gives the memory back after the graph is
- *          gone; gvmm_drain waits for that.
+ * Returns  GVMM_E_INVALID, GVMM_E_CLOSED, GVMM_E_NO_HOST_MEMORY, GVMM_E_UNSUPPORTED (driver before CUDA 11.3),
+ *          GVMM_E_DRIVER
+ * Owns     the graph holds its own reference; the caller's is untouched. A thread of gvmm gives the memory back after
+ *          the graph is gone; gvmm_drain waits for that.
  * Threads  not while another thread changes the graph: CUDA graphs are not thread-safe. */
 GVMM_API gvmm_result gvmm_buffer_retain_in_graph(gvmm_buffer *buffer, gvmm_graph graph);
 
@@ -467,9 +481,9 @@ GVMM_API gvmm_result gvmm_buffer_retain_in_graph(gvmm_buffer *buffer, gvmm_graph
  * Capture  allowed, that is the purpose. */
 GVMM_API gvmm_result gvmm_buffer_retain_in_capture(gvmm_buffer *buffer, gvmm_stream stream);
 
-/* Waits until everything that was given up has gone back to the driver: what was released deferred, when the work before it is done;
- * what graphs that are gone had retained, once the driver has said so, which it does some time after the graph's end. Memory that is held
- * by buffers, graphs or a capture in progress is not waited for.
+/* Waits until everything that was given up has gone back to the driver: what was released deferred, when the work
+ * before it is done; what graphs that are gone had retained, once the driver has said so, which it does some time after
+ * the graph's end. Memory that is held by buffers, graphs or a capture in progress is not waited for.
  *
  * Threads  any but one that work waits for: not in a host function.
  * Capture  allowed. */
@@ -479,7 +493,8 @@ GVMM_API void gvmm_drain(void);
  * Mappings made elsewhere.
  * ------------------------------------------------------------------------------------------- */
 
-/* Gives back what a wrapped buffer shows. `stream` is the one to wait for, or NULL. Anything but GVMM_OK becomes a warning. */
+/* Gives back what a wrapped buffer shows. `stream` is the one to wait for, or NULL. Anything but GVMM_OK becomes a
+ * warning. */
 typedef gvmm_result (*gvmm_free_fn)(void *user, uint64_t address, size_t size, gvmm_stream stream);
 
 /* Makes a buffer of a mapping that gvmm did not make. It can be closed and released like any other; it cannot grow.
@@ -494,19 +509,20 @@ typedef gvmm_result (*gvmm_free_fn)(void *user, uint64_t address, size_t size, g
 GVMM_API gvmm_result gvmm_buffer_wrap(gvmm_buffer **out, gvmm_resource *resource, uint64_t address, size_t size,
                                       gvmm_stream stream, gvmm_free_fn free, void *user);
 
-/* Unmaps `size` bytes at `address` and frees that reservation: for a mapping made by hand that is one reservation, wholly mapped,
- * whose memory handles have been released. Buffers made by gvmm never need it.
+/* Unmaps `size` bytes at `address` and frees that reservation: for a mapping made by hand that is one reservation,
+ * wholly mapped, whose memory handles have been released. Buffers made by gvmm never need it.
  *
  * stream   waited for first, as in gvmm_buffer_close; NULL: nothing is. A host location waits for real streams only.
  * Returns  GVMM_E_CAPTURING    the stream is capturing; nothing was done
  *          the first failure of unmapping and freeing; both are tried
  *          GVMM_OK for address 0 or size 0, without waiting for more than the stream
  * Capture  as gvmm_buffer_close. */
-GVMM_API gvmm_result gvmm_resource_deallocate(gvmm_resource *resource, uint64_t address, size_t size, gvmm_stream stream);
+GVMM_API gvmm_result gvmm_resource_deallocate(gvmm_resource *resource, uint64_t address, size_t size,
+                                              gvmm_stream stream);
 
 /* ---------------------------------------------------------------------------------------------
- * Probe: what a device can do here. Its attributes say what the hardware could; whether the machine allows it (an IMEX channel for
- * fabric handles, the rights of a container for host memory) only trying tells.
+ * Probe: what a device can do here. Its attributes say what the hardware could; whether the machine allows it (an IMEX
+ * channel for fabric handles, the rights of a container for host memory) only trying tells.
  * ------------------------------------------------------------------------------------------- */
 
 /* X(NAME, value, "name", "what is tried", "what to do if it fails") */
@@ -519,8 +535,10 @@ GVMM_API gvmm_result gvmm_resource_deallocate(gvmm_resource *resource, uint64_t 
       "needs the nvidia-imex service and a channel in /dev/nvidia-caps-imex-channels; or set GVMM_OPTIONAL_FABRIC") \
     X(RDMA, 3, "rdma", "memory for network cards", \
       "leave out gpu_direct_rdma, or set GVMM_OPTIONAL_RDMA; network cards then go through host memory") \
-    X(COMPRESSIBLE, 4, "compressible", "memory that the device may compress", "nothing to do: gvmm does not ask for it") \
-    X(HOST, 5, "host", "host memory, open to the CPU and the device", "use GVMM_LOCATION_HOST_NUMA, or a newer driver") \
+    X(COMPRESSIBLE, 4, "compressible", "memory that the device may compress", \
+      "nothing to do: gvmm does not ask for it") \
+    X(HOST, 5, "host", "host memory, open to the CPU and the device", \
+      "use GVMM_LOCATION_HOST_NUMA, or a newer driver") \
     X(HOST_NUMA, 6, "host_numa", "host memory of a chosen node", \
       "in a container allow the nodes (--cpuset-mems) and SYS_NICE; or use GVMM_LOCATION_HOST") \
     X(PEERS, 7, "peers", "access by every other device", \
@@ -535,7 +553,7 @@ typedef enum gvmm_capability {
 #define GVMM_X(name, value, text, what, advice) GVMM_CAPABILITY_##name = value,
     GVMM_CAPABILITIES(GVMM_X)
 #undef GVMM_X
-    GVMM_CAPABILITY_COUNT
+        GVMM_CAPABILITY_COUNT
 } gvmm_capability;
 
 /* "posix_fd", and in a few words what is tried for it. Static; "?" when out of range. */
@@ -545,7 +563,7 @@ GVMM_API const char *gvmm_capability_text(gvmm_capability capability);
 typedef struct gvmm_answer {
     bool available;
     int status;         /* CUresult of the call that failed; 0 if it is the call's answer that says no */
-    const char *call;   /* driver call that said no, "cuMemCreate"; NULL if available, or if there is nothing to ask about */
+    const char *call;   /* driver call that said no, "cuMemCreate"; NULL if available, or if nothing was asked */
     const char *advice; /* one line for people; NULL if available. Static, as `call` is */
 } gvmm_answer;
 
@@ -558,13 +576,14 @@ typedef struct gvmm_probe_report {
     uint64_t numa_nodes; /* bit n: memory of node n can be had */
 } gvmm_probe_report;
 
-/* Tries each capability of a device with a real chunk of memory and gives everything back. Takes some milliseconds, most of them to find
- * the end of the address space, and makes no context. Peers and nodes are counted as available if all, respectively any of them are; a
- * machine with one device has no peers.
+/* Tries each capability of a device with a real chunk of memory and gives everything back. Takes some milliseconds,
+ * most of them to find the end of the address space, and makes no context. Peers and nodes are counted as available if
+ * all, respectively any of them are; a machine with one device has no peers.
  *
- * It is quiet: nothing is printed, nothing becomes a warning, and the thread's last error stays as it was. What fails while a chunk is
- * given back counts as the capability's failure. Tools that list failing driver calls (compute-sanitizer) see those that are tried in
- * vain: fabric handles where the attribute promises them, and the end of the address space.
+ * It is quiet: nothing is printed, nothing becomes a warning, and the thread's last error stays as it was. What fails
+ * while a chunk is given back counts as the capability's failure. Tools that list failing driver calls
+ * (compute-sanitizer) see those that are tried in vain: fabric handles where the attribute promises them, and the end
+ * of the address space.
  *
  * Returns  GVMM_E_INVALID     out is NULL, or no such device
  *          GVMM_E_NO_DRIVER, GVMM_E_DRIVER
@@ -578,23 +597,23 @@ GVMM_API gvmm_result gvmm_probe(gvmm_probe_report *out, int device);
  * ------------------------------------------------------------------------------------------- */
 
 typedef struct gvmm_stats {
-    uint64_t physical_bytes;    /* memory created and not released */
-    uint64_t mapped_bytes;      /* sum of live mappings: memory mapped twice counts twice */
-    uint64_t reserved_bytes;    /* addresses */
-    uint64_t buffers;           /* open buffers */
-    uint64_t mappings;          /* live mappings, each with its place in a range */
-    uint64_t memories;          /* physical chunks */
+    uint64_t physical_bytes; /* memory created and not released */
+    uint64_t mapped_bytes;   /* sum of live mappings: memory mapped twice counts twice */
+    uint64_t reserved_bytes; /* addresses */
+    uint64_t buffers;        /* open buffers */
+    uint64_t mappings;       /* live mappings, each with its place in a range */
+    uint64_t memories;       /* physical chunks */
     uint64_t reservations;
-    uint64_t allocations;       /* since the start: buffers made by gvmm_buffer_create, but for empty ones */
-    uint64_t grows_in_place;    /* since the start */
-    uint64_t grows_moved;       /* since the start */
-    uint64_t aliases;           /* since the start: grows that needed no memory */
-    uint64_t driver_calls;      /* since the start; process-wide figure only, 0 for a resource */
-    uint64_t releases_waiting;  /* given up and not yet back at the driver; process-wide figure only */
+    uint64_t allocations;      /* since the start: buffers made by gvmm_buffer_create, but for empty ones */
+    uint64_t grows_in_place;   /* since the start */
+    uint64_t grows_moved;      /* since the start */
+    uint64_t aliases;          /* since the start: grows that needed no memory */
+    uint64_t driver_calls;     /* since the start; process-wide figure only, 0 for a resource */
+    uint64_t releases_waiting; /* given up and not yet back at the driver; process-wide figure only */
 } gvmm_stats;
 
-/* Figures of one resource, or of the process if it is NULL. Each is true at some moment during the call; together they are not a
- * snapshot while other threads work. */
+/* Figures of one resource, or of the process if it is NULL. Each is true at some moment during the call; together they
+ * are not a snapshot while other threads work. */
 GVMM_API void gvmm_get_stats(const gvmm_resource *resource, gvmm_stats *out);
 
 #ifdef __cplusplus

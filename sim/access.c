@@ -113,8 +113,8 @@ CUresult sim_cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc 
     if (result == CUDA_SUCCESS && g.host_given && !grant_host(ptr, end, &g)) result = CUDA_ERROR_OUT_OF_MEMORY;
     if (result == CUDA_SUCCESS) cost = grant_devices(ptr, end, &g);
     if (result == CUDA_SUCCESS && end < ptr + size)
-        sim_finding("cuMemSetAccess (call %llu): changes nothing behind the hole at 0x%llx", (unsigned long long)sim_call_number,
-                    (unsigned long long)end);
+        sim_finding("cuMemSetAccess (call %llu): changes nothing behind the hole at 0x%llx",
+                    (unsigned long long)sim_call_number, (unsigned long long)end);
     pthread_mutex_unlock(&sim_lock);
     sim_spend(cost);
     return result;

@@ -8,8 +8,8 @@
 /* Where reservations go. In the first region neither sanitizers nor the kernel put anything (it begins at the top, at a third
  * or, with an unlimited stack, at a sixth of the address space), so that an address there can only be a device's. The second
  * is for ThreadSanitizer, which leaves no other. */
-#define LOWEST_HINT   ((uint64_t)8 << 30)
-#define FOREIGN_STEP  ((uint64_t)1 << 30)
+#define LOWEST_HINT ((uint64_t)8 << 30)
+#define FOREIGN_STEP ((uint64_t)1 << 30)
 
 typedef struct region {
     uint64_t start, end;
@@ -110,10 +110,7 @@ void sim_mapping_take_out(sim_mapping *m)
     mapping_remove(&mappings, m);
 }
 
-void sim_mapping_insert(sim_mapping *m)
-{
-    mapping_insert(&mappings, m);
-}
+void sim_mapping_insert(sim_mapping *m) { mapping_insert(&mappings, m); }
 
 bool sim_unmapped_by(uint64_t address, uint64_t *call, const char **name)
 {
@@ -212,7 +209,8 @@ static uint64_t claim_hint(uint64_t hint, uint64_t size)
 static CUresult reserve(sim_reservation *r, uint64_t size, uint64_t alignment, uint64_t hint)
 {
     if (alignment < sim_config.granularity) alignment = sim_config.granularity;
-    if (size >= SIM_ADDRESS_LIMIT || alignment >= SIM_ADDRESS_LIMIT || hint > SIM_ADDRESS_LIMIT - size) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (size >= SIM_ADDRESS_LIMIT || alignment >= SIM_ADDRESS_LIMIT || hint > SIM_ADDRESS_LIMIT - size)
+        return CUDA_ERROR_OUT_OF_MEMORY;
     uint64_t base = claim_hint(hint, size);
     if (!base) base = claim_any(size, alignment);
     if (!base) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -228,10 +226,12 @@ static void unreserve(sim_reservation *r)
     reservation_remove(&reservations, r);
 }
 
-CUresult sim_cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment, CUdeviceptr hint, unsigned long long flags)
+CUresult sim_cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment, CUdeviceptr hint,
+                                 unsigned long long flags)
 {
     uint64_t g = sim_config.granularity;
-    if (!ptr || flags || !size || size % g || hint % g || (alignment & (alignment - 1))) return CUDA_ERROR_INVALID_VALUE;
+    if (!ptr || flags || !size || size % g || hint % g || (alignment & (alignment - 1)))
+        return CUDA_ERROR_INVALID_VALUE;
     if (alignment && hint % alignment) return CUDA_ERROR_INVALID_VALUE;
     sim_reservation *r = calloc(1, sizeof *r);
     if (!r) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -281,10 +281,7 @@ CUresult sim_plain_reserve(sim_reservation *r, uint64_t size)
     return reserve(r, size, sim_config.granularity, 0);
 }
 
-void sim_plain_unreserve(sim_reservation *r)
-{
-    unreserve(r);
-}
+void sim_plain_unreserve(sim_reservation *r) { unreserve(r); }
 
 CUresult sim_block_make(sim_block **out, int device, size_t size)
 {

@@ -8,9 +8,9 @@
 
 #include "memory.h"
 
-#define LONGEST_MOVE  ((uint64_t)4 << 20)
-#define BUFFER        32768u
-#define WORTH_A_HOLE  65536u /* zeroes from here on are made by giving pages back */
+#define LONGEST_MOVE ((uint64_t)4 << 20)
+#define BUFFER 32768u
+#define WORTH_A_HOLE 65536u /* zeroes from here on are made by giving pages back */
 
 /* ---------------------------------------------------------------------------------------------
  * The check made when work is queued
@@ -59,10 +59,7 @@ CUresult sim_check_access(int device, CUdeviceptr ptr, size_t size, bool write)
     return check(device, ptr, size, write ? WRITE : READ);
 }
 
-CUresult sim_check_set(int device, CUdeviceptr ptr, size_t size)
-{
-    return check(device, ptr, size, SET);
-}
+CUresult sim_check_set(int device, CUdeviceptr ptr, size_t size) { return check(device, ptr, size, SET); }
 
 /* ---------------------------------------------------------------------------------------------
  * Stretches: what is behind an address for a while
@@ -71,7 +68,7 @@ CUresult sim_check_set(int device, CUdeviceptr ptr, size_t size)
 typedef struct stretch {
     sim_chunk *chunk; /* pinned; NULL: the program's own memory */
     int fd;
-    uint64_t at;      /* in the file, or in the program's memory */
+    uint64_t at; /* in the file, or in the program's memory */
     uint64_t size;
     bool write;
 } stretch;
@@ -96,12 +93,12 @@ static void report_touch(const sim_actor *who, uint64_t ptr, bool write, const s
     if (m && who->device < 0)
         sim_finding("%s %s 0x%llx, which is not open to the host", actor, verb, (unsigned long long)ptr);
     else if (m)
-        sim_finding("%s %s 0x%llx, which is not open to device %d for that", actor, verb, (unsigned long long)ptr, who->device);
+        sim_finding("%s %s 0x%llx, which is not open to device %d for that", actor, verb, (unsigned long long)ptr,
+                    who->device);
     else if (sim_unmapped_by(ptr, &call, &name))
         sim_finding("%s %s 0x%llx, which was unmapped by %s (call %llu)", actor, verb, (unsigned long long)ptr, name,
                     (unsigned long long)call);
-    else
-        sim_finding("%s %s 0x%llx, where nothing is mapped", actor, verb, (unsigned long long)ptr);
+    else sim_finding("%s %s 0x%llx, where nothing is mapped", actor, verb, (unsigned long long)ptr);
 }
 
 /* Finds what is at `ptr`, without pinning it yet. */
@@ -121,10 +118,7 @@ static CUresult look(stretch *s, const sim_actor *who, uint64_t ptr, uint64_t si
     return CUDA_SUCCESS;
 }
 
-static bool is_moving(const stretch *s)
-{
-    return s->chunk && s->chunk->moving;
-}
+static bool is_moving(const stretch *s) { return s->chunk && s->chunk->moving; }
 
 static void pin(stretch *s)
 {
@@ -219,7 +213,8 @@ static bool move_between_files(const stretch *dst, const stretch *src, uint64_t 
     char bytes[BUFFER];
     for (uint64_t done = 0; done < size;) {
         uint64_t n = size - done < sizeof bytes ? size - done : sizeof bytes;
-        if (!read_file(src->fd, bytes, n, src->at + done) || !write_file(dst->fd, bytes, n, dst->at + done)) return false;
+        if (!read_file(src->fd, bytes, n, src->at + done) || !write_file(dst->fd, bytes, n, dst->at + done))
+            return false;
         done += n;
     }
     return true;
@@ -275,7 +270,8 @@ static void fill_pattern(pattern *p, unsigned value, unsigned element_size, uint
     p->element_size = element_size;
     p->zero = (element_size == 4 ? value : element_size == 2 ? value & 0xffff : value & 0xff) == 0;
     uint64_t needed = size < BUFFER ? size + 4 : sizeof p->bytes;
-    for (uint64_t i = 0; i < needed; i++) p->bytes[i] = (char)(value >> 8 * (i % element_size)); /* little-endian, as a GPU is */
+    for (uint64_t i = 0; i < needed; i++)
+        p->bytes[i] = (char)(value >> 8 * (i % element_size)); /* little-endian, as a GPU is */
 }
 
 static bool set(const stretch *dst, const pattern *p, uint64_t phase, uint64_t size)

@@ -12,18 +12,18 @@
 #include "memory.h"
 #include "tree.h"
 
-#define ARENA_SIZE ((uint64_t)1 << 60) /* of addresses in the file; it has only the pages that were written */
+#define ARENA_SIZE ((uint64_t)1 << 60)  /* of addresses in the file; it has only the pages that were written */
 #define HOST_MEMORY ((uint64_t)1 << 40) /* all that host locations can have */
 
 SIM_TREE(handle, sim_handle, object.id, left, right)
 
 static int arena = -1;
-static uint64_t arena_used;                /* offsets given away: each is given once */
+static uint64_t arena_used; /* offsets given away: each is given once */
 static uint64_t device_used[SIM_MAX_DEVICES], host_used;
 static sim_handle *handles;
-static sim_chunk *with_file;               /* chunks with a file of their own */
-static sim_chunk *dead;                    /* to be freed without the lock */
-static unsigned lingering;                 /* chunks that only descriptors keep */
+static sim_chunk *with_file; /* chunks with a file of their own */
+static sim_chunk *dead;      /* to be freed without the lock */
+static unsigned lingering;   /* chunks that only descriptors keep */
 
 /* ---------------------------------------------------------------------------------------------
  * What is left
@@ -40,7 +40,8 @@ uint64_t sim_memory_used(int device)
 bool sim_memory_hold(const CUmemLocation *where, uint64_t size)
 {
     bool on_device = where->type == CU_MEM_LOCATION_TYPE_DEVICE;
-    uint64_t *used = on_device ? &device_used[where->id] : &host_used, most = on_device ? sim_config.memory : HOST_MEMORY;
+    uint64_t *used = on_device ? &device_used[where->id] : &host_used,
+             most = on_device ? sim_config.memory : HOST_MEMORY;
     if (size > most) return false;
     if (*used > most - size) end_lingering();
     if (*used > most - size) return false;
@@ -361,8 +362,8 @@ sim_handle *sim_handle_find(uint64_t value)
     if (handle && handle->object.id == value) return handle;
     bool was = sim_object_was(GVMM_SIM_MEMORY, value);
     if (was)
-        sim_finding("%s (call %llu): handle 0x%llx was released before", sim_call_name, (unsigned long long)sim_call_number,
-                    (unsigned long long)value);
+        sim_finding("%s (call %llu): handle 0x%llx was released before", sim_call_name,
+                    (unsigned long long)sim_call_number, (unsigned long long)value);
     else if (value)
         sim_finding("%s (call %llu): 0x%llx is not a handle of memory; a real driver may crash here", sim_call_name,
                     (unsigned long long)sim_call_number, (unsigned long long)value);

@@ -53,12 +53,12 @@ CUresult sim_current(sim_context **out)
 
 int sim_context_device(const sim_context *context) { return context->device; }
 
-/* The first error stays: later ones are its consequences. It is an error of the device: its other contexts have it too. */
+/* The first error stays: later ones are its consequences. It is the process's: all contexts have it, of all devices. */
 void sim_context_error(sim_context *context, CUresult error)
 {
     if (!context->error) context->error = error;
     for (sim_context *c = all; c; c = c->next)
-        if (c->alive && c->device == context->device && !c->error) c->error = error;
+        if (c->alive && !c->error) c->error = error;
     if (!failed) failed = error;
     pthread_cond_broadcast(&sim_changed);
 }

@@ -91,7 +91,8 @@ static CUresult memset_check(const sim_operation *o)
 CUresult sim_operation_check(const sim_operation *operation, bool captured)
 {
     if (operation->type == CU_GRAPH_NODE_TYPE_MEMCPY) return memcpy_check(operation);
-    if (operation->type == CU_GRAPH_NODE_TYPE_MEMSET && !captured) return memset_check(operation);
+    bool later = captured && operation->set.dst;
+    if (operation->type == CU_GRAPH_NODE_TYPE_MEMSET && !later) return memset_check(operation);
     return CUDA_SUCCESS;
 }
 
@@ -268,7 +269,8 @@ static CUresult prepare(sim_stream *s, sim_operation *o, bool capturing, sim_mod
 {
     const bool copies = o->type == CU_GRAPH_NODE_TYPE_MEMCPY;
     o->device = sim_context_device(s->context);
-    *wait = mode == SIM_SYNC && copies && !(sim_is_device_address(o->copy.dstDevice) && sim_is_device_address(o->copy.srcDevice));
+    *wait = mode == SIM_SYNC && copies &&
+            !(sim_is_device_address(o->copy.dstDevice) && sim_is_device_address(o->copy.srcDevice));
     CUresult r = sim_operation_check(o, capturing);
     if (r || capturing || !copies) return r;
     r = asker_check(o);

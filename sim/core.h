@@ -57,7 +57,7 @@ typedef struct sim_object {
     gvmm_sim_kind kind;
     uint64_t call;
     const char *made_by;
-    uint64_t address, size;    /* for the census; the owner keeps them true */
+    uint64_t address, size; /* for the census; the owner keeps them true */
     unsigned references;
     struct sim_object *before, *after;
 } sim_object;
@@ -79,10 +79,10 @@ void sim_finding(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* Who touches memory, for access checks and for the text of findings. */
 typedef struct sim_actor {
-    int device;              /* whose access counts; -1: the host */
-    uint64_t stream;         /* id, or 0 */
-    const char *operation;   /* "cuMemsetD8Async", "graph memcpy node" */
-    uint64_t call;           /* number of the call that queued it */
+    int device;            /* whose access counts; -1: the host */
+    uint64_t stream;       /* id, or 0 */
+    const char *operation; /* "cuMemsetD8Async", "graph memcpy node" */
+    uint64_t call;         /* number of the call that queued it */
 } sim_actor;
 
 /* Is `ptr` an address of the simulated devices (inside a reservation or an allocation), rather than the program's own memory?
@@ -115,7 +115,7 @@ int sim_context_device(const sim_context *context);
 /* Has a context of `device` peer access to one of `peer`? With sim_lock held. */
 bool sim_peer_enabled(int device, int peer);
 
-/* Makes `error` the answer of every later call that uses the context. */
+/* Makes `error` the answer of every later call that uses the context, or any other that is alive. */
 void sim_context_fail(sim_context *context, CUresult error);
 
 /* ---- stream.c ---- */

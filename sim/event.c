@@ -310,7 +310,8 @@ static CUresult stream_wait_event(CUstream stream, CUevent event, bool external)
     CUresult r = sim_stream_find(stream, &s);
     if (!r) r = event_find(event, &e);
     if (!r) r = sim_capture_admit(s);
-    if (!r && external) r = s->capture ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_ILLEGAL_STATE; /* a node of its own kind */
+    if (!r && external)
+        r = s->capture ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_ILLEGAL_STATE; /* a node of its own kind */
     if (r) return r;
     if (e->capture) return wait_captured(s, e);
     if (s->capture && e->recorded) {

@@ -196,7 +196,7 @@ typedef struct sim_operation {
     void *snapshot; /* the source, copied when the call was made */
 } sim_operation;
 
-/* May it be queued? A memset into a capture may whatever is at its addresses. Without sim_lock. */
+/* May it be queued? A memset into a capture may, whatever is at its address, but for NULL. Without sim_lock. */
 CUresult sim_operation_check(const sim_operation *operation, bool captured);
 
 /* Does it, on a driver thread or inside a synchronous call. Without sim_lock. */

@@ -281,8 +281,9 @@ CUresult sim_cuGraphAddChildGraphNode(CUgraphNode *node, CUgraph graph, const CU
     CUresult r = sim_graph_find(graph, &g);
     if (!r) r = sim_graph_find(child, &c);
     if (!r && c == g) {
-        sim_finding("cuGraphAddChildGraphNode (call %llu): graph 0x%llx is to be its own child; a real driver crashes here",
-                    (unsigned long long)sim_call_number, (unsigned long long)g->object.id);
+        sim_finding(
+            "cuGraphAddChildGraphNode (call %llu): graph 0x%llx is to be its own child; a real driver crashes here",
+            (unsigned long long)sim_call_number, (unsigned long long)g->object.id);
         r = CUDA_ERROR_INVALID_VALUE;
     }
     if (r) return sim_leave(r);

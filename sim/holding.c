@@ -187,8 +187,9 @@ static bool fits(const sim_user_object *o, unsigned count) { return count <= INT
 static void give(sim_user_object *o, unsigned count)
 {
     if (count > o->users)
-        sim_finding("%s (call %llu): gives %u references to user object 0x%llx away, but the caller has %u", sim_call_name,
-                    (unsigned long long)sim_call_number, count, (unsigned long long)o->object.id, o->users);
+        sim_finding("%s (call %llu): gives %u references to user object 0x%llx away, but the caller has %u",
+                    sim_call_name, (unsigned long long)sim_call_number, count, (unsigned long long)o->object.id,
+                    o->users);
     o->users -= count < o->users ? count : o->users;
 }
 

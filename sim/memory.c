@@ -13,13 +13,14 @@ static CUresult check_location(const CUmemLocation *location, CUmemAllocationHan
 {
     switch ((unsigned)location->type) {
     case CU_MEM_LOCATION_TYPE_DEVICE:
-        return location->id >= 0 && (unsigned)location->id < sim_config.devices ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+        return location->id >= 0 && (unsigned)location->id < sim_config.devices ? CUDA_SUCCESS
+                                                                                : CUDA_ERROR_INVALID_DEVICE;
     case CU_MEM_LOCATION_TYPE_HOST: /* any id */
         return handle_types == CU_MEM_HANDLE_TYPE_NONE ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     case CU_MEM_LOCATION_TYPE_HOST_NUMA:
-        return location->id >= 0 && (unsigned)location->id < sim_config.numa_nodes ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-    default: /* HOST_NUMA_CURRENT too, whatever its id */
-        return CUDA_ERROR_INVALID_VALUE;
+        return location->id >= 0 && (unsigned)location->id < sim_config.numa_nodes ? CUDA_SUCCESS
+                                                                                   : CUDA_ERROR_INVALID_VALUE;
+    default: /* HOST_NUMA_CURRENT too, whatever its id */ return CUDA_ERROR_INVALID_VALUE;
     }
 }
 
@@ -85,7 +86,8 @@ CUresult sim_cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop, C
 CUresult sim_cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *prop,
                                            CUmemAllocationGranularity_flags option)
 {
-    if (!granularity || !prop || (unsigned)option > CU_MEM_ALLOC_GRANULARITY_RECOMMENDED) return CUDA_ERROR_INVALID_VALUE;
+    if (!granularity || !prop || (unsigned)option > CU_MEM_ALLOC_GRANULARITY_RECOMMENDED)
+        return CUDA_ERROR_INVALID_VALUE;
     *granularity = sim_config.granularity;
     return CUDA_SUCCESS;
 }
@@ -99,10 +101,8 @@ bool sim_show_to_host(sim_mapping *m, unsigned flags)
     if (flags != m->host_access && !m->outside) {
         void *at = (void *)(uintptr_t)m->base, *got;
         int protection = PROT_READ | (flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE ? PROT_WRITE : 0);
-        if (flags)
-            got = mmap(at, m->size, protection, MAP_SHARED | MAP_FIXED, m->chunk->fd, (off_t)m->chunk->offset);
-        else
-            got = mmap(at, m->size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+        if (flags) got = mmap(at, m->size, protection, MAP_SHARED | MAP_FIXED, m->chunk->fd, (off_t)m->chunk->offset);
+        else got = mmap(at, m->size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
         if (got == MAP_FAILED) return false;
         if (flags) m->chunk->written = true;
     }
@@ -147,7 +147,8 @@ static CUresult check_map(uint64_t ptr, uint64_t size, uint64_t offset, uint64_t
     return CUDA_SUCCESS;
 }
 
-CUresult sim_cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags)
+CUresult sim_cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+                      unsigned long long flags)
 {
     uint64_t g = sim_config.granularity;
     if (flags || !size || size % g || offset % g) return CUDA_ERROR_INVALID_VALUE;
@@ -211,4 +212,3 @@ CUresult sim_cuMemUnmap(CUdeviceptr ptr, size_t size)
     sim_spend(cost);
     return result;
 }
-

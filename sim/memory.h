@@ -70,20 +70,20 @@ typedef struct sim_handle {
 typedef struct sim_chunk {
     CUmemAllocationProp prop;
     uint64_t size;
-    int fd;                /* the bytes are [offset, offset + size) of this file: the arena, or one of its own */
+    int fd; /* the bytes are [offset, offset + size) of this file: the arena, or one of its own */
     uint64_t offset;
-    dev_t file_device;     /* of its own file: tells an import of what is already here */
+    dev_t file_device; /* of its own file: tells an import of what is already here */
     ino_t file_inode;
-    unsigned handles;      /* sim_handles, live or kept by a mapping */
+    unsigned handles; /* sim_handles, live or kept by a mapping */
     unsigned mappings;
-    unsigned pins;         /* threads moving its bytes without sim_lock */
-    unsigned exports;      /* under way */
+    unsigned pins;    /* threads moving its bytes without sim_lock */
+    unsigned exports; /* under way */
     bool own_file;
-    bool exported;         /* a descriptor was handed out */
-    bool lingers;          /* only that descriptor keeps it */
-    bool moving;           /* on its way to a file of its own: wait for sim_changed before pinning */
-    bool written;          /* may have pages to give back */
-    bool counted;          /* takes part in the device's memory; imports do not, and pools count for themselves */
+    bool exported; /* a descriptor was handed out */
+    bool lingers;  /* only that descriptor keeps it */
+    bool moving;   /* on its way to a file of its own: wait for sim_changed before pinning */
+    bool written;  /* may have pages to give back */
+    bool counted;  /* takes part in the device's memory; imports do not, and pools count for themselves */
     struct sim_chunk *next_file, *next_dead;
 } sim_chunk;
 
@@ -135,15 +135,15 @@ typedef struct sim_reservation {
 typedef struct sim_mapping {
     sim_object object;
     uint64_t base, size;
-    uint64_t shown;                        /* of these, new calls see; work that was queued before may touch all */
+    uint64_t shown; /* of these, new calls see; work that was queued before may touch all */
     sim_chunk *chunk;
-    uint64_t offset;                       /* where in the chunk it begins */
-    sim_handle *handle;                    /* NULL in blocks */
-    struct sim_block *block;               /* plain or pooled memory; then size is what the user asked for, not rounded */
+    uint64_t offset;         /* where in the chunk it begins */
+    sim_handle *handle;      /* NULL in blocks */
+    struct sim_block *block; /* plain or pooled memory; then size is what the user asked for, not rounded */
     unsigned char access[SIM_MAX_DEVICES]; /* CUmemAccess_flags of each device */
     unsigned char host_access;
-    unsigned char host_before;             /* while a grant is under way */
-    bool outside;                          /* runs past the end of its reservations: never mapped for the CPU */
+    unsigned char host_before; /* while a grant is under way */
+    bool outside;              /* runs past the end of its reservations: never mapped for the CPU */
     struct sim_mapping *left, *right;
 } sim_mapping;
 
@@ -154,16 +154,16 @@ typedef struct sim_block {
     sim_mapping mapping;
     CUcontext context;
     unsigned sync_memops;
-    unsigned frees;              /* of cuMemFreeAsync, still queued */
-    uint64_t stream;             /* a pooled block that was freed: on which stream */
-    struct sim_pool *pool;       /* NULL: cuMemAlloc */
+    unsigned frees;        /* of cuMemFreeAsync, still queued */
+    uint64_t stream;       /* a pooled block that was freed: on which stream */
+    struct sim_pool *pool; /* NULL: cuMemAlloc */
 } sim_block;
 
 sim_reservation *sim_reservation_at(uint64_t address);
-sim_mapping *sim_mapping_at(uint64_t address);      /* the one that covers it, or NULL */
-sim_mapping *sim_mapping_from(uint64_t address);    /* that one, or else the first behind it */
-sim_mapping *sim_shown_at(uint64_t address);        /* as sim_mapping_at, for new calls */
-bool sim_in_device_space(uint64_t address);         /* sim_is_device_address, with sim_lock held */
+sim_mapping *sim_mapping_at(uint64_t address);   /* the one that covers it, or NULL */
+sim_mapping *sim_mapping_from(uint64_t address); /* that one, or else the first behind it */
+sim_mapping *sim_shown_at(uint64_t address);     /* as sim_mapping_at, for new calls */
+bool sim_in_device_space(uint64_t address);      /* sim_is_device_address, with sim_lock held */
 
 /* The first byte of [base, base + size) that is neither mapped nor reserved; base + size if there is none. */
 uint64_t sim_first_outside(uint64_t base, uint64_t size);
@@ -203,7 +203,7 @@ void sim_plain_forget(const sim_context *context); /* what it allocated and regi
 bool sim_is_pinned(uint64_t address, uint64_t size); /* host memory that devices can reach */
 void sim_pool_free(sim_block *block);                /* gives back a pooled block that new calls see */
 CUmemoryPool sim_pool_handle(const struct sim_pool *pool);
-void sim_pools_synchronised(void);                   /* work was waited for: they give back what they need not keep */
+void sim_pools_synchronised(void); /* work was waited for: they give back what they need not keep */
 void sim_pool_reset(void);
 
 /* ---- chunk.c ---- */

@@ -186,10 +186,7 @@ CUresult sim_cuMemHostAlloc(void **ptr, size_t size, unsigned int flags)
     return result;
 }
 
-CUresult sim_cuMemAllocHost(void **ptr, size_t size)
-{
-    return sim_cuMemHostAlloc(ptr, size, 0);
-}
+CUresult sim_cuMemAllocHost(void **ptr, size_t size) { return sim_cuMemHostAlloc(ptr, size, 0); }
 
 CUresult sim_cuMemFreeHost(void *ptr)
 {
@@ -255,24 +252,34 @@ CUresult sim_cuMemHostGetDevicePointer(CUdeviceptr *device, void *host, unsigned
     return CUDA_SUCCESS;
 }
 
-/* A block whose free is on its way goes with that. */
-static void forget_blocks(const sim_context *context)
+/* The first block of the context, from an id on; NULL: of any. One whose free is on its way goes with that. */
+static sim_block *block_of(const sim_context *context, uint64_t id)
 {
-    sim_object *next;
-    for (sim_object *o = sim_object_from(GVMM_SIM_PLAIN, 0); o; o = next) {
+    for (sim_object *o; (o = sim_object_from(GVMM_SIM_PLAIN, id)); id = o->id + 1) {
         sim_block *block = (sim_block *)o;
-        next = sim_object_from(GVMM_SIM_PLAIN, o->id + 1);
-        if (!context || (block->context == (CUcontext)context && !block->frees)) sim_block_unmake(block);
+        if (!context || (block->context == (CUcontext)context && !block->frees)) return block;
     }
+    return NULL;
+}
+
+static host_range *host_range_of(const sim_context *context, uint64_t base)
+{
+    host_range *r = host_ceiling(host_ranges, base);
+    while (r && context && r->context != (CUcontext)context) r = host_ceiling(host_ranges, r->base + 1);
+    return r;
+}
+
+static void wait_all_locked(void)
+{
+    uint64_t order = sim_order_now();
+    for (sim_context *c = sim_context_next(NULL); c; c = sim_context_next(c)) sim_context_wait(c, order);
 }
 
 void sim_plain_forget(const sim_context *context)
 {
-    host_range *next;
-    forget_blocks(context);
-    for (host_range *r = host_ceiling(host_ranges, 0); r; r = next) {
-        next = host_ceiling(host_ranges, r->base + 1);
-        if (context && r->context != (CUcontext)context) continue;
+    if (context && (block_of(context, 0) || host_range_of(context, 0))) wait_all_locked(); /* as a free does */
+    for (sim_block *b; (b = block_of(context, 0));) sim_block_unmake(b);
+    for (host_range *r; (r = host_range_of(context, 0));) {
         host_remove(&host_ranges, r);
         sim_object_remove(&r->object);
         if (r->mapped) munmap((void *)(uintptr_t)r->base, r->mapped);
@@ -363,7 +370,9 @@ static CUresult answer(void *data, CUpointer_attribute attribute, CUdeviceptr pt
 {
     switch ((unsigned)attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT: *(CUcontext *)data = f->context; break;
-    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: *(unsigned *)data = f->on_host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE; break;
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+        *(unsigned *)data = f->on_host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
+        break;
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
         if (!f->device_reaches) return f->in_context ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_CONTEXT;
         *(CUdeviceptr *)data = ptr;

@@ -2,16 +2,16 @@
  * at multiples of 512 bytes, the first place that is large enough. A block is there as soon as it is asked for. From its free on
  * new calls do not see it, but what was queued before may touch it until the stream gets there; a new block on the same stream
  * may take its place at once. What is not in use is given back when somebody waits for work. */
+#include <fcntl.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <fcntl.h>
 
 #include "pool.h"
 
-#define STEP      ((uint64_t)32 << 20)
-#define SMALL     ((uint64_t)1 << 30) /* devices with less give granules */
+#define STEP ((uint64_t)32 << 20)
+#define SMALL ((uint64_t)1 << 30) /* devices with less give granules */
 #define ALIGNMENT 512u
 
 static sim_pool *pools;
@@ -21,10 +21,7 @@ sim_pool *sim_current_pools[SIM_MAX_DEVICES];
 static uint64_t last_serial;
 static atomic_bool may_trim; /* something went since pools were trimmed last */
 
-CUmemoryPool sim_pool_handle(const sim_pool *pool)
-{
-    return (CUmemoryPool)(uintptr_t)pool->id;
-}
+CUmemoryPool sim_pool_handle(const sim_pool *pool) { return (CUmemoryPool)(uintptr_t)pool->id; }
 
 sim_pool *sim_pool_find(CUmemoryPool handle)
 {
@@ -118,8 +115,7 @@ static bool show_step(const sim_pool *pool, uint64_t at, bool on)
     if (on)
         got = mmap(where, pool->step, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, pool->chunk->fd,
                    (off_t)(pool->chunk->offset + at));
-    else
-        got = mmap(where, pool->step, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    else got = mmap(where, pool->step, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
     if (got != MAP_FAILED && on) pool->chunk->written = true;
     return got != MAP_FAILED;
 }
@@ -323,8 +319,9 @@ static CUresult allocate_once(CUdeviceptr *ptr, size_t size, CUmemoryPool handle
 {
     pthread_mutex_lock(&sim_lock);
     sim_pool *pool = handle ? sim_pool_find(handle) : sim_pool_current(device);
-    CUresult result = pool ? make_block_trimming(ptr, pool, size, stream)
-                           : handle ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = pool     ? make_block_trimming(ptr, pool, size, stream)
+                      : handle ? CUDA_ERROR_INVALID_VALUE
+                               : CUDA_ERROR_OUT_OF_MEMORY;
     sim_memory_unlock();
     return result;
 }

@@ -12,18 +12,18 @@ typedef struct sim_pool {
     uint64_t id;
     CUmemLocation location;
     bool is_default;
-    bool destroyed;                        /* lives on until its last block is free */
-    int reuse[3];                          /* attributes 1 to 3, which change nothing here */
+    bool destroyed; /* lives on until its last block is free */
+    int reuse[3];   /* attributes 1 to 3, which change nothing here */
     uint64_t threshold, most;
     uint64_t used, used_high;              /* as asked for */
     uint64_t reserved, reserved_high;      /* whole steps */
     unsigned char access[SIM_MAX_DEVICES]; /* of its blocks, old and new */
     sim_reservation *window;               /* NULL: there was no block yet */
     sim_chunk *chunk;
-    unsigned char *held;                   /* of each step */
+    unsigned char *held; /* of each step */
     uint64_t step;
-    uint64_t lowest;                       /* below it there is no room */
-    size_t blocks;                         /* queued frees too */
+    uint64_t lowest; /* below it there is no room */
+    size_t blocks;   /* queued frees too */
 } sim_pool;
 
 extern sim_pool *sim_current_pools[SIM_MAX_DEVICES]; /* NULL: the default one */

@@ -3,10 +3,7 @@
 
 #include "pool.h"
 
-static bool is_device(int device)
-{
-    return device >= 0 && (unsigned)device < sim_config.devices;
-}
+static bool is_device(int device) { return device >= 0 && (unsigned)device < sim_config.devices; }
 
 static CUresult get_pool(CUmemoryPool *out, CUdevice device, sim_pool *(*which)(int))
 {
@@ -48,7 +45,8 @@ static CUresult check_place(const CUmemLocation *location, unsigned handle_types
     if (location->type == CU_MEM_LOCATION_TYPE_HOST) there = !handle_types;
     if (location->type == CU_MEM_LOCATION_TYPE_HOST_NUMA)
         there = location->id >= 0 && (unsigned)location->id < sim_config.numa_nodes;
-    if (!there || handle_types & (CU_MEM_HANDLE_TYPE_WIN32 | CU_MEM_HANDLE_TYPE_WIN32_KMT)) return CUDA_ERROR_INVALID_VALUE;
+    if (!there || handle_types & (CU_MEM_HANDLE_TYPE_WIN32 | CU_MEM_HANDLE_TYPE_WIN32_KMT))
+        return CUDA_ERROR_INVALID_VALUE;
     return handle_types & CU_MEM_HANDLE_TYPE_FABRIC ? CUDA_ERROR_NOT_PERMITTED : CUDA_SUCCESS;
 }
 
@@ -152,7 +150,8 @@ static CUresult check_pool_access(const sim_pool *pool, const CUmemAccessDesc *d
 {
     if (desc->location.type == CU_MEM_LOCATION_TYPE_HOST || desc->location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA)
         return sim_pool_on_device(pool) || !desc->flags ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
-    if (desc->location.type != CU_MEM_LOCATION_TYPE_DEVICE || !is_device(desc->location.id)) return CUDA_ERROR_INVALID_DEVICE;
+    if (desc->location.type != CU_MEM_LOCATION_TYPE_DEVICE || !is_device(desc->location.id))
+        return CUDA_ERROR_INVALID_DEVICE;
     if (desc->flags == CU_MEM_ACCESS_FLAGS_PROT_READ) return CUDA_ERROR_NOT_SUPPORTED;
     if (desc->flags != CU_MEM_ACCESS_FLAGS_PROT_NONE && desc->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
         return CUDA_ERROR_INVALID_VALUE;
@@ -167,7 +166,8 @@ static void set_access(sim_pool *pool, const CUmemAccessDesc *desc)
     pool->access[desc->location.id] = (unsigned char)desc->flags;
     if (!pool->window) return;
     uint64_t end = pool->window->base + pool->window->size;
-    for (sim_mapping *m = sim_mapping_from(pool->window->base); m && m->base < end; m = sim_mapping_from(m->base + m->size))
+    for (sim_mapping *m = sim_mapping_from(pool->window->base); m && m->base < end;
+         m = sim_mapping_from(m->base + m->size))
         memcpy(m->access, pool->access, sizeof pool->access);
 }
 
@@ -187,10 +187,12 @@ CUresult sim_cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool handle, C
 {
     if (!flags || !location) return CUDA_ERROR_INVALID_VALUE;
     bool host = location->type == CU_MEM_LOCATION_TYPE_HOST || location->type == CU_MEM_LOCATION_TYPE_HOST_NUMA;
-    if (!host && (location->type != CU_MEM_LOCATION_TYPE_DEVICE || !is_device(location->id))) return CUDA_ERROR_INVALID_VALUE;
+    if (!host && (location->type != CU_MEM_LOCATION_TYPE_DEVICE || !is_device(location->id)))
+        return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&sim_lock);
     sim_pool *pool = sim_pool_find(handle);
-    unsigned own = pool && !sim_pool_on_device(pool) ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    unsigned own = pool && !sim_pool_on_device(pool) ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+                                                     : CU_MEM_ACCESS_FLAGS_PROT_NONE;
     if (pool) *flags = (CUmemAccess_flags)(host ? own : pool->access[location->id]);
     pthread_mutex_unlock(&sim_lock);
     return pool ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;

@@ -25,10 +25,7 @@ static sim_object *alive[GVMM_SIM_KIND_COUNT];
 static size_t alive_count[GVMM_SIM_KIND_COUNT];
 static uint64_t last_serial[GVMM_SIM_KIND_COUNT];
 
-uint64_t sim_id_next(gvmm_sim_kind kind)
-{
-    return (uint64_t)(kind + 1) << SERIAL_BITS | ++last_serial[kind];
-}
+uint64_t sim_id_next(gvmm_sim_kind kind) { return (uint64_t)(kind + 1) << SERIAL_BITS | ++last_serial[kind]; }
 
 void sim_object_add_again(sim_object *object)
 {
@@ -54,10 +51,7 @@ void sim_object_remove(sim_object *object)
     alive_count[object->kind]--;
 }
 
-sim_object *sim_object_from(gvmm_sim_kind kind, uint64_t id)
-{
-    return object_ceiling(alive[kind], id);
-}
+sim_object *sim_object_from(gvmm_sim_kind kind, uint64_t id) { return object_ceiling(alive[kind], id); }
 
 sim_object *sim_object_find(gvmm_sim_kind kind, uint64_t id)
 {
@@ -68,7 +62,8 @@ sim_object *sim_object_find(gvmm_sim_kind kind, uint64_t id)
 bool sim_object_was(gvmm_sim_kind kind, uint64_t id)
 {
     uint64_t serial = id & (((uint64_t)1 << SERIAL_BITS) - 1);
-    return id >> SERIAL_BITS == (uint64_t)kind + 1 && serial && serial <= last_serial[kind] && !sim_object_find(kind, id);
+    return id >> SERIAL_BITS == (uint64_t)kind + 1 && serial && serial <= last_serial[kind] &&
+           !sim_object_find(kind, id);
 }
 
 /* ---------------------------------------------------------------------------------------------
@@ -76,10 +71,12 @@ bool sim_object_was(gvmm_sim_kind kind, uint64_t id)
  * ------------------------------------------------------------------------------------------- */
 
 static const char *const kind_names[GVMM_SIM_KIND_COUNT] = {
-    [GVMM_SIM_MEMORY] = "memory",   [GVMM_SIM_RESERVATION] = "reservation", [GVMM_SIM_MAPPING] = "mapping",
-    [GVMM_SIM_PLAIN] = "plain",     [GVMM_SIM_POOLED] = "pooled",           [GVMM_SIM_PINNED] = "pinned",
-    [GVMM_SIM_REGISTERED] = "registered", [GVMM_SIM_STREAM] = "stream",     [GVMM_SIM_EVENT] = "event",
-    [GVMM_SIM_GRAPH] = "graph",     [GVMM_SIM_EXEC] = "executable graph",   [GVMM_SIM_USER_OBJECT] = "user object",
+    [GVMM_SIM_MEMORY] = "memory",         [GVMM_SIM_RESERVATION] = "reservation",
+    [GVMM_SIM_MAPPING] = "mapping",       [GVMM_SIM_PLAIN] = "plain",
+    [GVMM_SIM_POOLED] = "pooled",         [GVMM_SIM_PINNED] = "pinned",
+    [GVMM_SIM_REGISTERED] = "registered", [GVMM_SIM_STREAM] = "stream",
+    [GVMM_SIM_EVENT] = "event",           [GVMM_SIM_GRAPH] = "graph",
+    [GVMM_SIM_EXEC] = "executable graph", [GVMM_SIM_USER_OBJECT] = "user object",
 };
 
 const char *gvmm_sim_kind_name(gvmm_sim_kind kind)
@@ -87,7 +84,8 @@ const char *gvmm_sim_kind_name(gvmm_sim_kind kind)
     return (unsigned)kind < GVMM_SIM_KIND_COUNT ? kind_names[kind] : "?";
 }
 
-void gvmm_sim_census(size_t counts[GVMM_SIM_KIND_COUNT], void (*visit)(void *user, const gvmm_sim_item *item), void *user)
+void gvmm_sim_census(size_t counts[GVMM_SIM_KIND_COUNT], void (*visit)(void *user, const gvmm_sim_item *item),
+                     void *user)
 {
     pthread_mutex_lock(&sim_lock);
     if (counts) memcpy(counts, alive_count, sizeof alive_count);
@@ -118,10 +116,7 @@ static char **findings;
 static size_t finding_count, finding_room, finding_total;
 static atomic_bool quiet;
 
-void gvmm_sim_quiet(bool on)
-{
-    atomic_store(&quiet, on);
-}
+void gvmm_sim_quiet(bool on) { atomic_store(&quiet, on); }
 
 /* With finding_lock. False when there is no memory, or enough of them. */
 static bool keep_finding(const char *text)
@@ -201,11 +196,12 @@ static void report_item(void *user, const gvmm_sim_item *item)
     report *r = user;
     bool first = r->items++ == 0;
     if (r->json)
-        fprintf(r->out,
-                "%s\n    {\"kind\": \"%s\", \"address\": \"0x%llx\", \"size\": %llu, \"references\": %u, \"call\": %llu, "
-                "\"made_by\": \"%s\"}",
-                first ? "" : ",", gvmm_sim_kind_name(item->kind), (unsigned long long)item->address,
-                (unsigned long long)item->size, item->references, (unsigned long long)item->call, item->made_by);
+        fprintf(
+            r->out,
+            "%s\n    {\"kind\": \"%s\", \"address\": \"0x%llx\", \"size\": %llu, \"references\": %u, \"call\": %llu, "
+            "\"made_by\": \"%s\"}",
+            first ? "" : ",", gvmm_sim_kind_name(item->kind), (unsigned long long)item->address,
+            (unsigned long long)item->size, item->references, (unsigned long long)item->call, item->made_by);
     else
         fprintf(r->out, "  %-16s 0x%012llx  %llu bytes, %u reference%s, made by %s (call %llu)\n",
                 gvmm_sim_kind_name(item->kind), (unsigned long long)item->address, (unsigned long long)item->size,
@@ -262,8 +258,9 @@ size_t gvmm_sim_report(int fd, bool json)
     if (json) fputs(items.items ? "\n  ],\n  \"findings\": [" : "],\n  \"findings\": [", items.out);
     gvmm_sim_findings(report_finding, &found);
     if (json) fputs(found.items ? "\n  ]\n}\n" : "]\n}\n", items.out);
-    else fprintf(items.out, "  %zu item%s, %zu finding%s\n", items.items, items.items == 1 ? "" : "s", found.items,
-                 found.items == 1 ? "" : "s");
+    else
+        fprintf(items.out, "  %zu item%s, %zu finding%s\n", items.items, items.items == 1 ? "" : "s", found.items,
+                found.items == 1 ? "" : "s");
 
     if (fclose(items.out) == 0) write_all(fd, text, length);
     free(text);

@@ -58,7 +58,8 @@ static CUresult hand_out(sim_chunk *chunk, int *descriptor)
     int copy = sim_file_open_again(chunk->fd);
     if (copy < 0) return CUDA_ERROR_OPERATING_SYSTEM;
     struct stat st;
-    if (sim_config.descriptors && fstat(copy, &st) == 0) out_there[out_count++] = (exported){copy, st.st_dev, st.st_ino};
+    if (sim_config.descriptors && fstat(copy, &st) == 0)
+        out_there[out_count++] = (exported){copy, st.st_dev, st.st_ino};
     chunk->exported = true;
     *descriptor = copy;
     return CUDA_SUCCESS;
@@ -68,8 +69,8 @@ static CUresult hand_out(sim_chunk *chunk, int *descriptor)
  * Export, import
  * ------------------------------------------------------------------------------------------- */
 
-CUresult sim_cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
-                                          unsigned long long flags)
+CUresult sim_cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHandle handle,
+                                          CUmemAllocationHandleType type, unsigned long long flags)
 {
     if (!shareable || flags || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&sim_lock);
@@ -110,7 +111,8 @@ static CUresult chunk_of_descriptor(sim_chunk **out, int fd, uint64_t size, cons
     return result;
 }
 
-CUresult sim_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shareable, CUmemAllocationHandleType type)
+CUresult sim_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shareable,
+                                            CUmemAllocationHandleType type)
 {
     if (!handle || !shareable || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_INVALID_VALUE;
     int fd = (int)(intptr_t)shareable;

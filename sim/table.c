@@ -33,7 +33,8 @@ static pthread_mutex_t start_lock = PTHREAD_MUTEX_INITIALIZER;
 
 typedef enum { COUNT, BYTES, YES_NO } value_kind;
 
-static const char *const kind_texts[] = {[COUNT] = "a number", [BYTES] = "a size such as 64K or 8G", [YES_NO] = "0 or 1"};
+static const char *const kind_texts[] = {
+    [COUNT] = "a number", [BYTES] = "a size such as 64K or 8G", [YES_NO] = "0 or 1"};
 
 typedef struct field {
     const char *name;
@@ -43,7 +44,9 @@ typedef struct field {
 } field;
 
 #define FIELD(member, kind, least, most) \
-    { #member, kind, offsetof(gvmm_sim_config, member), sizeof(((gvmm_sim_config *)0)->member), least, most }
+    { \
+#member, kind, offsetof(gvmm_sim_config, member), sizeof(((gvmm_sim_config *)0)->member), least, most \
+    }
 
 static const field fields[] = {
     FIELD(devices, COUNT, 1, SIM_MAX_DEVICES),
@@ -127,7 +130,8 @@ static bool parse_setting(gvmm_sim_config *config, char *setting, message *why)
             set_field(config, &fields[i], number);
             return true;
         }
-        snprintf(why->text, sizeof why->text, "%s is \"%.80s\", not %s", setting, value ? value : "", kind_texts[fields[i].kind]);
+        snprintf(why->text, sizeof why->text, "%s is \"%.80s\", not %s", setting, value ? value : "",
+                 kind_texts[fields[i].kind]);
         return false;
     }
     snprintf(why->text, sizeof why->text, "there is no setting %.80s", setting);
@@ -234,8 +238,8 @@ gvmm_result gvmm_sim_reset(const gvmm_sim_config *config)
     gvmm_sim_census(NULL, remember_first, &first);
     if (first.item.made_by)
         return gvmm__fail(GVMM_E_INVALID, "gvmm_sim_reset: a %s is alive: 0x%llx, made by %s (call %llu)",
-                          gvmm_sim_kind_name(first.item.kind), (unsigned long long)first.item.address, first.item.made_by,
-                          (unsigned long long)first.item.call);
+                          gvmm_sim_kind_name(first.item.kind), (unsigned long long)first.item.address,
+                          first.item.made_by, (unsigned long long)first.item.call);
 
     sim_execution_reset();
     sim_memory_reset();
@@ -391,11 +395,11 @@ void sim_spend(uint64_t nanoseconds)
     pthread_mutex_lock(&one_at_a_time);
     uint64_t until = nanoseconds_now() + nanoseconds;
     if (nanoseconds > coarse) {
-        struct timespec rest = {(time_t)((nanoseconds - coarse) / 1000000000u), (long)((nanoseconds - coarse) % 1000000000u)};
+        struct timespec rest = {(time_t)((nanoseconds - coarse) / 1000000000u),
+                                (long)((nanoseconds - coarse) % 1000000000u)};
         nanosleep(&rest, NULL);
     }
-    while (nanoseconds_now() < until) {
-    }
+    while (nanoseconds_now() < until) {}
     pthread_mutex_unlock(&one_at_a_time);
 }
 
@@ -437,14 +441,16 @@ CUresult sim_cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned i
 /* Answers in every state of the process and on every thread. */
 static bool is_harmless(gvmm_driver_call call)
 {
-    return call == GVMM_CALL_cuDriverGetVersion || call == GVMM_CALL_cuGetErrorName || call == GVMM_CALL_cuGetErrorString;
+    return call == GVMM_CALL_cuDriverGetVersion || call == GVMM_CALL_cuGetErrorName ||
+           call == GVMM_CALL_cuGetErrorString;
 }
 
 static CUresult enter(gvmm_driver_call call, const char *name)
 {
     if (is_harmless(call)) return CUDA_SUCCESS;
     if (atomic_load_explicit(&forked, memory_order_relaxed)) return CUDA_ERROR_NOT_INITIALIZED;
-    if (sim_on_driver_thread && call != GVMM_CALL_cuEventQuery) return CUDA_ERROR_NOT_PERMITTED; /* which refuses itself */
+    if (sim_on_driver_thread && call != GVMM_CALL_cuEventQuery)
+        return CUDA_ERROR_NOT_PERMITTED; /* which refuses itself */
     if (call != GVMM_CALL_cuInit && !atomic_load_explicit(&initialised, memory_order_acquire))
         return CUDA_ERROR_NOT_INITIALIZED;
     sim_call_number = atomic_fetch_add_explicit(&calls, 1, memory_order_relaxed) + 1;
@@ -455,17 +461,18 @@ static CUresult enter(gvmm_driver_call call, const char *name)
 /* Pools give memory back when somebody waits. */
 static bool is_wait(gvmm_driver_call call)
 {
-    return call == GVMM_CALL_cuStreamSynchronize || call == GVMM_CALL_cuEventSynchronize || call == GVMM_CALL_cuCtxSynchronize;
+    return call == GVMM_CALL_cuStreamSynchronize || call == GVMM_CALL_cuEventSynchronize ||
+           call == GVMM_CALL_cuCtxSynchronize;
 }
 
-#define GVMM_X(need, role, name, symbol, version, params, args)  \
-    static CUresult enter_##name params                          \
-    {                                                            \
-        CUresult result = enter(GVMM_CALL_##name, #name);        \
-        if (result) return result;                               \
-        result = sim_##name args;                                \
+#define GVMM_X(need, role, name, symbol, version, params, args) \
+    static CUresult enter_##name params \
+    { \
+        CUresult result = enter(GVMM_CALL_##name, #name); \
+        if (result) return result; \
+        result = sim_##name args; \
         if (is_wait(GVMM_CALL_##name)) sim_pools_synchronised(); \
-        return result;                                           \
+        return result; \
     }
 GVMM_DRIVER_CALLS(GVMM_X)
 #undef GVMM_X

@@ -11,7 +11,8 @@ static gvmm_result open_file(backup *b, size_t size, const char *directory)
 {
     char path[4096];
     int length = snprintf(path, sizeof path, "%s/gvmm-XXXXXX", directory);
-    if (length < 0 || (size_t)length >= sizeof path) return gvmm__fail(GVMM_E_INVALID, "directory: its name is too long");
+    if (length < 0 || (size_t)length >= sizeof path)
+        return gvmm__fail(GVMM_E_INVALID, "directory: its name is too long");
     b->file = mkostemp(path, O_CLOEXEC); /* a child must not keep it alive */
     if (b->file < 0) return gvmm__fail(GVMM_E_INVALID, "directory %s: no file can be made there: %m", directory);
     unlink(path);
@@ -29,7 +30,8 @@ static gvmm_result get_pinned(backup *b, size_t size, CUdevice device)
     r = DRIVER(cuMemHostAlloc, &b->pinned, size, 0);
     if (!r) return GVMM_OK;
     b->pinned = NULL;
-    return gvmm__about(r == GVMM_E_NO_DEVICE_MEMORY ? GVMM_E_NO_HOST_MEMORY : r, "backup", "%zu bytes of pinned memory", size);
+    return gvmm__about(r == GVMM_E_NO_DEVICE_MEMORY ? GVMM_E_NO_HOST_MEMORY : r, "backup", "%zu bytes of pinned memory",
+                       size);
 }
 
 gvmm_result gvmm__backup_create(backup **out, size_t size, const char *directory, CUdevice device)

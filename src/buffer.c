@@ -17,8 +17,8 @@ struct gvmm_buffer {
     small_lock lock;
     bool open;
     gvmm_stream stream;
-    range *range;     /* NULL if empty, closed or wrapped */
-    wrapped *wrapped; /* NULL unless wrapped and open */
+    range *range;          /* NULL if empty, closed or wrapped */
+    wrapped *wrapped;      /* NULL unless wrapped and open */
     retirement retirement; /* of a deferred release, which holds the buffer meanwhile */
 };
 
@@ -84,8 +84,8 @@ typedef struct maker {
     stock *stock; /* NULL where options of the call's own hold */
 } maker;
 
-/* From the stock if it has one of that size, else new. Where the device is full, what waits to be given back is waited for, the stock is
- * given up, and it is tried once more. */
+/* From the stock if it has one of that size, else new. Where the device is full, what waits to be given back is waited
+ * for, the stock is given up, and it is tried once more. */
 static gvmm_result make_memory(memory **out, const maker *with, size_t size, size_t place)
 {
     if (with->stock && size == with->placement->chunk_size && (*out = gvmm__stock_take(with->stock))) return GVMM_OK;
@@ -98,8 +98,10 @@ static gvmm_result make_memory(memory **out, const maker *with, size_t size, siz
     return r;
 }
 
-/* New memory at `address`, which has been claimed, `size` bytes in chunks of the wished size, behind `before` (may be NULL). */
-static gvmm_result add_chunks(range **out, range *before, reservation *where, uint64_t address, const maker *with, size_t size)
+/* New memory at `address`, which has been claimed, `size` bytes in chunks of the wished size, behind `before` (may be
+ * NULL). */
+static gvmm_result add_chunks(range **out, range *before, reservation *where, uint64_t address, const maker *with,
+                              size_t size)
 {
     size_t chunk = with->placement->chunk_size ? with->placement->chunk_size : size;
     range *r = before ? gvmm__range_retain(before) : NULL;
@@ -144,11 +146,12 @@ static gvmm_result make_first(range **out, const maker *with, size_t size)
     return r;
 }
 
-/* Every memory of `from` at a new address, and the new chunks behind. The new memory comes first: it is the likeliest to fail, and
- * then nothing has been mapped for nothing. */
+/* Every memory of `from` at a new address, and the new chunks behind. The new memory comes first: it is the likeliest
+ * to fail, and then nothing has been mapped for nothing. */
 static gvmm_result grow_moved(range **out, const range *from, const maker *with, size_t add)
 {
-    if (from->total > SIZE_MAX - add) return gvmm__fail(GVMM_E_INVALID, "size: %zu and %zu bytes overflow", from->total, add);
+    if (from->total > SIZE_MAX - add)
+        return gvmm__fail(GVMM_E_INVALID, "size: %zu and %zu bytes overflow", from->total, add);
     reservation *where;
     gvmm_result r = reserve(&where, from->total + add, with, 0);
     if (r) return r;
@@ -178,8 +181,9 @@ static reservation *claim_behind(range *from, size_t size, account *a)
     return behind;
 }
 
-/* In place where the address space behind is free, else moved. What the probe says is of no interest; but a chunk that cannot be
- * made in place is tried once more by moving, and if that fails too the first failure is the one to report. */
+/* In place where the address space behind is free, else moved. What the probe says is of no interest; but a chunk that
+ * cannot be made in place is tried once more by moving, and if that fails too the first failure is the one to
+ * report. */
 static gvmm_result grow_range(range **out, range *from, const maker *with, size_t add)
 {
     reservation *behind = claim_behind(from, add, with->account);
@@ -203,7 +207,8 @@ static maker maker_of(const gvmm_resource *resource, placement *own, uint64_t ca
     return (maker){own ? own : resource->placement, capacity, resource->account, own ? NULL : resource->stock};
 }
 
-gvmm_result gvmm__buffer_make(gvmm_buffer **out, gvmm_resource *resource, const gvmm_buffer *like, range *r, gvmm_stream stream)
+gvmm_result gvmm__buffer_make(gvmm_buffer **out, gvmm_resource *resource, const gvmm_buffer *like, range *r,
+                              gvmm_stream stream)
 {
     gvmm_buffer *buffer = new_buffer(resource, stream, like ? like->capacity : resource->placement->capacity);
     if (!buffer) return GVMM_E_NO_HOST_MEMORY;
@@ -271,7 +276,8 @@ static gvmm_result larger(range **out, range *from, const maker *with, size_t si
     return r;
 }
 
-/* What the options of a new chunk come down to: checked for this call, also where it needs no chunk. The caller releases it. */
+/* What the options of a new chunk come down to: checked for this call, also where it needs no chunk. The caller
+ * releases it. */
 static gvmm_result chunk_placement(placement **out, const gvmm_resource *resource, const gvmm_options *chunk)
 {
     gvmm_options checked;
@@ -284,7 +290,8 @@ static gvmm_result chunk_placement(placement **out, const gvmm_resource *resourc
 }
 
 /* Grows a range, or shares it, into a new buffer. */
-static gvmm_result grow_into(gvmm_buffer **out, const gvmm_buffer *buffer, range *from, size_t size, const gvmm_options *chunk)
+static gvmm_result grow_into(gvmm_buffer **out, const gvmm_buffer *buffer, range *from, size_t size,
+                             const gvmm_options *chunk)
 {
     gvmm_resource *resource = buffer->resource;
     size_t rounded = size;
@@ -297,10 +304,8 @@ static gvmm_result grow_into(gvmm_buffer **out, const gvmm_buffer *buffer, range
     maker with = maker_of(resource, own, buffer->capacity);
     r = result ? larger(&result->range, from, &with, rounded) : GVMM_E_NO_HOST_MEMORY;
     gvmm__placement_release(own);
-    if (!r)
-        *out = result;
-    else if (result)
-        delete_buffer(result);
+    if (!r) *out = result;
+    else if (result) delete_buffer(result);
     return r;
 }
 
@@ -488,8 +493,8 @@ gvmm_result gvmm_buffer_segments(const gvmm_buffer *buffer, gvmm_segment *segmen
     return GVMM_OK;
 }
 
-gvmm_result gvmm_buffer_wrap(gvmm_buffer **out, gvmm_resource *resource, uint64_t address, size_t size, gvmm_stream stream,
-                             gvmm_free_fn free, void *user)
+gvmm_result gvmm_buffer_wrap(gvmm_buffer **out, gvmm_resource *resource, uint64_t address, size_t size,
+                             gvmm_stream stream, gvmm_free_fn free, void *user)
 {
     if (!out || !resource) return gvmm__fail(GVMM_E_INVALID, "%s is NULL", out ? "resource" : "out");
     if (!address || !size) return gvmm__fail(GVMM_E_INVALID, "%s is 0", address ? "size" : "address");

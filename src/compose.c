@@ -1,4 +1,8 @@
-/* New views of memory that is there: shorter, put together otherwise, with less access; and access granted and revoked. */
+/* New views of memory that is there: shorter, put together otherwise, with less access; and access granted and
+ * revoked. */
+#include <stdlib.h>
+#include <string.h>
+
 #include "internal.h"
 
 /* ---- shrink ---- */
@@ -20,39 +24,86 @@ gvmm_result gvmm_buffer_shrink(gvmm_buffer **out, gvmm_buffer *buffer, size_t si
 
 /* ---- compose ---- */
 
-/* A piece of a range, by its links: from `last` backwards to where it begins. */
+/* A piece of a range: `count` of its links, from the `first` on, in address order. */
 typedef struct span {
-    range *whole; /* retained */
-    const range *last;
-    size_t begin; /* offset in the range, bytes */
+    range *whole;        /* retained; NULL if the buffer is empty */
+    const range **links; /* all of them, shared by the spans of one range */
+    bool owns_links;
+    size_t link_count, first, count;
     size_t size;
     bool read_only;
 } span;
 
-/* Does a link end at `offset`? The last such one. */
-static const range *link_ending_at(const range *r, size_t offset)
+static void spans_free(span *spans, size_t count)
 {
-    while (r && r->total > offset) r = r->before;
-    return r && r->total == offset ? r : NULL;
+    for (size_t i = 0; i < count; i++) {
+        if (spans[i].owns_links) gvmm__free(spans[i].links);
+        gvmm__range_release(spans[i].whole);
+    }
+    gvmm__free(spans);
 }
 
-static gvmm_result span_of(span *out, const gvmm_piece *piece, size_t number)
+static int by_whole(const void *a, const void *b)
 {
-    range *whole = NULL;
-    if (!piece->buffer) return gvmm__fail(GVMM_E_INVALID, "piece %zu: buffer is NULL", number);
-    gvmm_result r = gvmm__buffer_borrow(&whole, piece->buffer);
-    if (r) return r;
-    size_t total = whole ? whole->total : 0;
-    size_t size = piece->size ? piece->size : piece->offset <= total ? total - piece->offset : 0;
-    bool inside = piece->offset <= total && size <= total - piece->offset;
-    const range *last = inside && size ? link_ending_at(whole, piece->offset + size) : NULL;
-    bool at_borders = inside && (!size || last) && (piece->offset == 0 || !size || link_ending_at(whole, piece->offset));
-    if (!at_borders) {
-        gvmm__range_release(whole);
-        return gvmm__fail(GVMM_E_INVALID, "piece %zu: %zu bytes at %zu are not whole chunks of a buffer of %zu", number, size,
-                          piece->offset, total);
+    uintptr_t x = (uintptr_t)(*(span *const *)a)->whole, y = (uintptr_t)(*(span *const *)b)->whole;
+    return x < y ? -1 : x > y;
+}
+
+/* A chain only goes backwards, so what is to be found in it is laid out first. */
+static gvmm_result lay_out(span *s)
+{
+    for (const range *link = s->whole; link; link = link->before) s->link_count++;
+    s->links = gvmm__alloc((s->link_count + 1) * sizeof *s->links);
+    if (!s->links) return GVMM_E_NO_HOST_MEMORY;
+    s->owns_links = true;
+    size_t at = s->link_count;
+    for (const range *link = s->whole; link; link = link->before) s->links[--at] = link;
+    return GVMM_OK;
+}
+
+/* Each range once, however many pieces are of it. */
+static gvmm_result lay_out_all(span *spans, size_t count)
+{
+    span **sorted = gvmm__alloc((count + 1) * sizeof *sorted);
+    if (!sorted) return GVMM_E_NO_HOST_MEMORY;
+    for (size_t i = 0; i < count; i++) sorted[i] = &spans[i];
+    qsort(sorted, count, sizeof *sorted, by_whole);
+    gvmm_result r = GVMM_OK;
+    for (size_t i = 0; i < count && !r; i++) {
+        if (i == 0 || sorted[i]->whole != sorted[i - 1]->whole) {
+            r = lay_out(sorted[i]);
+        } else {
+            sorted[i]->links = sorted[i - 1]->links;
+            sorted[i]->link_count = sorted[i - 1]->link_count;
+        }
     }
-    *out = (span){whole, last, piece->offset, size, piece->read_only};
+    gvmm__free(sorted);
+    return r;
+}
+
+/* How many links end at or before `offset`; true if one ends there, or nothing is in front of it. */
+static bool links_before(const span *s, size_t offset, size_t *count)
+{
+    size_t low = 0, high = s->link_count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (s->links[middle]->total <= offset) low = middle + 1;
+        else high = middle;
+    }
+    *count = low;
+    return offset == 0 || (low > 0 && s->links[low - 1]->total == offset);
+}
+
+static gvmm_result find_piece(span *s, const gvmm_piece *piece, size_t number)
+{
+    size_t total = s->whole ? s->whole->total : 0, end;
+    bool inside = piece->offset <= total && piece->size <= total - piece->offset;
+    s->size = piece->size ? piece->size : inside ? total - piece->offset : 0;
+    if (!inside || !links_before(s, piece->offset, &s->first) || !links_before(s, piece->offset + s->size, &end))
+        return gvmm__fail(GVMM_E_INVALID, "piece %zu: %zu bytes at %zu are not whole chunks of a buffer of %zu", number,
+                          s->size, piece->offset, total);
+    s->count = end - s->first;
+    s->read_only = piece->read_only;
     return GVMM_OK;
 }
 
@@ -64,18 +115,17 @@ static gvmm_result memory_for(memory **out, const range *link, bool read_only)
     return GVMM_OK;
 }
 
-/* The links come last first, so what they show is collected from behind. */
-static gvmm_result collect(memory **list, size_t count, const span *spans, size_t span_count)
+static gvmm_result collect(memory **list, const span *spans, size_t span_count)
 {
-    size_t at = count;
-    for (size_t i = span_count; i-- > 0;)
-        for (const range *link = spans[i].last; link && link->total > spans[i].begin; link = link->before) {
-            gvmm_result r = memory_for(&list[at - 1], link, spans[i].read_only);
+    size_t at = 0;
+    for (size_t i = 0; i < span_count; i++)
+        for (size_t k = 0; k < spans[i].count; k++) {
+            gvmm_result r = memory_for(&list[at], spans[i].links[spans[i].first + k], spans[i].read_only);
             if (r) {
-                while (at < count) gvmm__memory_release(list[at++]);
+                while (at) gvmm__memory_release(list[--at]);
                 return r;
             }
-            at--;
+            at++;
         }
     return GVMM_OK;
 }
@@ -104,7 +154,7 @@ static gvmm_result join(range **out, const gvmm_resource *resource, const span *
     for (size_t i = 0; i < span_count; i++) {
         if (spans[i].size > SIZE_MAX - total) return gvmm__fail(GVMM_E_INVALID, "pieces: their sizes overflow");
         total += spans[i].size;
-        for (const range *link = spans[i].last; link && link->total > spans[i].begin; link = link->before) count++;
+        count += spans[i].count;
     }
     *out = NULL;
     if (!count) return GVMM_OK;
@@ -112,7 +162,7 @@ static gvmm_result join(range **out, const gvmm_resource *resource, const span *
     if (!list) return GVMM_E_NO_HOST_MEMORY;
     reservation *where = NULL;
     const placement *p = resource->placement;
-    gvmm_result r = collect(list, count, spans, span_count);
+    gvmm_result r = collect(list, spans, span_count);
     if (!r) {
         r = gvmm__reservation_ahead(&where, total, p->capacity, p->addr_align, 0, p->granularity, resource->account);
         if (!r) r = map_all(out, list, count, total, where);
@@ -131,20 +181,20 @@ gvmm_result gvmm_buffer_compose(gvmm_buffer **out, gvmm_resource *resource, cons
     if (count > SIZE_MAX / sizeof(span) - 1) return gvmm__fail(GVMM_E_INVALID, "count: %zu overflows", count);
     span *spans = gvmm__alloc((count + 1) * sizeof *spans);
     if (!spans) return GVMM_E_NO_HOST_MEMORY;
-    size_t known = 0;
+    memset(spans, 0, (count + 1) * sizeof *spans);
     gvmm_result r = GVMM_OK;
-    while (!r && known < count) {
-        r = span_of(&spans[known], &pieces[known], known);
-        if (!r) known++;
-    }
+    for (size_t i = 0; i < count && !r; i++)
+        r = pieces[i].buffer ? gvmm__buffer_borrow(&spans[i].whole, pieces[i].buffer)
+                             : gvmm__fail(GVMM_E_INVALID, "piece %zu: buffer is NULL", i);
+    if (!r) r = lay_out_all(spans, count);
+    for (size_t i = 0; i < count && !r; i++) r = find_piece(&spans[i], &pieces[i], i);
     range *joined = NULL;
     if (!r) r = join(&joined, resource, spans, count);
     if (!r) {
         r = gvmm__buffer_make(out, resource, NULL, joined, gvmm__stream_recorded(stream, &resource->device));
         if (r) gvmm__range_release(joined);
     }
-    while (known) gvmm__range_release(spans[--known].whole);
-    gvmm__free(spans);
+    spans_free(spans, count);
     return r;
 }
 
@@ -175,7 +225,8 @@ static gvmm_result set_all(range *r, int device, gvmm_access access, gvmm_access
     gvmm__error_save(&first);
     size_t i = 0;
     for (range *at = r; at != link; at = at->before, i++)
-        if (gvmm__memory_set_access(at->mapping.memory, device, before[i])) gvmm__warn_last("memory", at->mapping.address);
+        if (gvmm__memory_set_access(at->mapping.memory, device, before[i]))
+            gvmm__warn_last("memory", at->mapping.address);
     return gvmm__error_restore(&first);
 }
 
@@ -186,7 +237,8 @@ static gvmm_result check_device(int device)
     return r ? gvmm__about(GVMM_E_INVALID, "device", "%d", device) : GVMM_OK;
 }
 
-/* Can the device reach what it is granted? Asked here and not left to the driver, as evicted memory is shown to it later. */
+/* Can the device reach what it is granted? Asked here and not left to the driver, as evicted memory is shown to it
+ * later. */
 static gvmm_result check_reach(const range *r, int device)
 {
     int owner = device; /* the last one asked about: chunks in a row mostly lie on the same device */
@@ -231,7 +283,8 @@ gvmm_result gvmm_buffer_get_access(const gvmm_buffer *buffer, int device, gvmm_a
     gvmm_result r = gvmm__buffer_borrow(&links, buffer);
     if (r) return r;
     unsigned least = links ? GVMM_ACCESS_READ_WRITE : GVMM_ACCESS_NONE;
-    for (const range *link = links; link; link = link->before) least &= gvmm__memory_access(link->mapping.memory, device);
+    for (const range *link = links; link; link = link->before)
+        least &= gvmm__memory_access(link->mapping.memory, device);
     gvmm__range_release(links);
     *out = (gvmm_access)least;
     return GVMM_OK;

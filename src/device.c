@@ -16,8 +16,7 @@ void gvmm__device_close(device *d)
 {
     for (unsigned i = 0; i < d->event_count; i++)
         DRIVER_UNDO("event", (uintptr_t)d->events[i], cuEventDestroy, d->events[i]);
-    if (d->ordinal >= 0)
-        DRIVER_UNDO("primary context", (uintptr_t)d->primary, cuDevicePrimaryCtxRelease, d->handle);
+    if (d->ordinal >= 0) DRIVER_UNDO("primary context", (uintptr_t)d->primary, cuDevicePrimaryCtxRelease, d->handle);
 }
 
 CUevent gvmm__event_get(device *d, CUcontext context)

@@ -59,10 +59,9 @@ GVMM_DRIVER_CALLS(GVMM_X)
 #pragma GCC diagnostic pop
 #undef GVMM_X
 
-static const gvmm_driver all_missing = {
-    .origin = "none",
+static const gvmm_driver all_missing = {.origin = "none",
 #define GVMM_X(need, role, name, symbol, version, params, args) .name = missing_##name,
-    GVMM_DRIVER_CALLS(GVMM_X)
+                                        GVMM_DRIVER_CALLS(GVMM_X)
 #undef GVMM_X
 };
 

@@ -152,18 +152,14 @@ static void tell(const gvmm_error *error)
     gvmm_warning_fn fn = warning_fn;
     void *user = warning_user;
     pthread_mutex_unlock(&warning_lock);
-    if (fn)
-        fn(user, error);
-    else
-        fprintf(stderr, "gvmm: warning: %s\n", error->text);
+    if (fn) fn(user, error);
+    else fprintf(stderr, "gvmm: warning: %s\n", error->text);
 }
 
 static void warn(const gvmm_error *error)
 {
-    if (held.depth)
-        hold_back(error);
-    else
-        tell(error);
+    if (held.depth) hold_back(error);
+    else tell(error);
 }
 
 void gvmm__warnings_tell(void)

@@ -1,5 +1,5 @@
-/* Evict and restore: physical memory given back, addresses kept. Every view of the memory, every graph that holds it, keeps its
- * place and finds the bytes there again after the restore. */
+/* Evict and restore: physical memory given back, addresses kept. Every view of the memory, every graph that holds it,
+ * keeps its place and finds the bytes there again after the restore. */
 #include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -65,7 +65,8 @@ static gvmm_result set_of_buffer(set *out, const gvmm_buffer *buffer)
         return GVMM_E_NO_HOST_MEMORY;
     }
     count = 0;
-    for (const range *link = links; link; link = link->before) list[count++] = gvmm__memory_original(link->mapping.memory);
+    for (const range *link = links; link; link = link->before)
+        list[count++] = gvmm__memory_original(link->mapping.memory);
     qsort(list, count, sizeof *list, by_address);
     for (size_t i = 0; i < count; i++) /* the same memory may be there more than once */
         if (i == 0 || list[i] != list[i - 1]) list[kept++] = gvmm__memory_retain(list[i]);
@@ -222,7 +223,10 @@ static void transfer_end(transfer *t)
     DRIVER_UNDO("primary context", (uintptr_t)t->primary, cuDevicePrimaryCtxRelease, t->device);
 }
 
-static gvmm_result file_failed(const char *what) { return gvmm__fail(GVMM_E_NO_HOST_MEMORY, "backup file: %s: %s", what, strerror(errno)); }
+static gvmm_result file_failed(const char *what)
+{
+    return gvmm__fail(GVMM_E_NO_HOST_MEMORY, "backup file: %s: %s", what, strerror(errno));
+}
 
 /* All of it: a call that a signal or a full disk cuts short is gone on with, or says what is wrong. */
 static gvmm_result read_all(int file, char *to, size_t size, off_t at)
@@ -270,9 +274,19 @@ static gvmm_result copy_one(transfer *t, uint64_t address, const backup *b, cons
                 : DRIVER(cuMemcpyHtoDAsync, address, host, m->size, t->stream);
 }
 
-/* What is to be copied: all of a set to one backup, which is made with the first transfer; or what has a backup back from it. */
+/* Where the device is full, what was made ahead is given up for it. */
+static gvmm_result wake(const gvmm_resource *resource, memory *m)
+{
+    gvmm_result r = gvmm__memory_restore(m);
+    if (r == GVMM_E_NO_DEVICE_MEMORY && gvmm__stock_flush(resource->stock)) r = gvmm__memory_restore(m);
+    return r;
+}
+
+/* What is to be copied: all of a set to one backup, which is made with the first transfer; or what has a backup back
+ * from it, which is woken for it. */
 typedef struct copying {
     const set *set;
+    const gvmm_resource *resource; /* for waking */
     bool save, with_file;
     backup *to;
     size_t bytes;
@@ -291,7 +305,8 @@ static bool next_device(const copying *c, int *device)
     return next < INT_MAX;
 }
 
-/* Each device copies what it has. Queued together, waited for once. */
+/* Each device copies what it has. Queued together, waited for once: while the driver makes and maps a chunk, which
+ * waits for no work, those before it are on their way. */
 static gvmm_result queue_all(transfer *t, const copying *c, int device)
 {
     const set *s = c->set;
@@ -304,10 +319,12 @@ static gvmm_result queue_all(transfer *t, const copying *c, int device)
         const backup *b = c->save ? c->to : m->backup;
         windows[open] = (window){0};
         if (!b || m->device != device) continue;
-        r = window_open(&windows[open], m, device);
+        if (!c->save) r = wake(c->resource, m);
+        if (!r) r = window_open(&windows[open], m, device);
         if (!r) r = copy_one(t, windows[open].address, b, m, c->save);
     }
-    CUresult status = DRIVER_QUIET(cuStreamSynchronize, t->stream); /* also after a failure: nothing may be on its way */
+    /* Also after a failure: nothing may be on its way. */
+    CUresult status = DRIVER_QUIET(cuStreamSynchronize, t->stream);
     if (!r && status != CUDA_SUCCESS) r = gvmm__fail_driver(GVMM_CALL_cuStreamSynchronize, status);
     while (open--) window_close(&windows[open], s->list[open]);
     gvmm__free(windows);
@@ -345,10 +362,8 @@ static gvmm_result save(backup **out, const set *s, size_t bytes, const char *di
     }
     copying c = {.set = s, .save = true, .with_file = directory != NULL, .bytes = bytes, .directory = directory};
     gvmm_result r = copy_all(&c);
-    if (r)
-        gvmm__backup_release(c.to);
-    else
-        *out = c.to;
+    if (r) gvmm__backup_release(c.to);
+    else *out = c.to;
     return r;
 }
 
@@ -365,7 +380,8 @@ static gvmm_result check_evict(gvmm_evict_options *out, const gvmm_evict_options
 {
     *out = (gvmm_evict_options)GVMM_EVICT_OPTIONS_INIT;
     if (given && given->struct_size != sizeof *given)
-        return gvmm__fail(GVMM_E_INVALID, "evict options: struct_size is %zu, not %zu", given->struct_size, sizeof *given);
+        return gvmm__fail(GVMM_E_INVALID, "evict options: struct_size is %zu, not %zu", given->struct_size,
+                          sizeof *given);
     if (given) *out = *given;
     if (out->contents < GVMM_CONTENTS_DROP || out->contents > GVMM_CONTENTS_FILE)
         return gvmm__fail(GVMM_E_INVALID, "evict option contents: %d is not an allowed value", out->contents);
@@ -382,7 +398,8 @@ static gvmm_result evict(gvmm_resource *resource, gvmm_buffer *buffer, int tag, 
     if (!s->count) goto done; /* nothing to do is no failure */
     tell(resource, GVMM_BEFORE_EVICT, buffer, tag, bytes);
     backup *kept = NULL;
-    if (o->contents >= GVMM_CONTENTS_HOST) r = save(&kept, s, bytes, o->contents == GVMM_CONTENTS_FILE ? o->directory : NULL);
+    if (o->contents >= GVMM_CONTENTS_HOST)
+        r = save(&kept, s, bytes, o->contents == GVMM_CONTENTS_FILE ? o->directory : NULL);
     for (size_t i = 0; i < s->count && !r; i++) {
         gvmm__memory_evict(s->list[i]);
         s->list[i]->backup = kept ? gvmm__backup_retain(kept) : NULL;
@@ -395,8 +412,8 @@ done:
 }
 
 /* Waiting needs no turn, and must not keep others from theirs: what is waited for may need them. */
-static gvmm_result wait_and_evict(gvmm_resource *resource, gvmm_buffer *buffer, int tag, set *s, const gvmm_evict_options *o,
-                                  gvmm_stream stream)
+static gvmm_result wait_and_evict(gvmm_resource *resource, gvmm_buffer *buffer, int tag, set *s,
+                                  const gvmm_evict_options *o, gvmm_stream stream)
 {
     gvmm_result r = gvmm__stream_wait_or_fail(stream, &resource->device);
     if (r) {
@@ -411,34 +428,30 @@ static gvmm_result wait_and_evict(gvmm_resource *resource, gvmm_buffer *buffer, 
 
 /* ---- restore ---- */
 
-static gvmm_result bring_back(const set *s)
+/* Wakes all. */
+static gvmm_result bring_back(const gvmm_resource *resource, const set *s)
 {
-    copying c = {.set = s};
+    copying c = {.set = s, .resource = resource};
+    gvmm_result r = GVMM_OK;
+    for (size_t i = 0; i < s->count && !r; i++)
+        if (!s->list[i]->backup) r = wake(resource, s->list[i]);
+    if (r) return r;
     for (size_t i = 0; i < s->count; i++) c.with_file |= s->list[i]->backup && s->list[i]->backup->file >= 0;
     return copy_all(&c);
-}
-
-/* Where the device is full, what was made ahead is given up for it. */
-static gvmm_result wake(const gvmm_resource *resource, memory *m)
-{
-    gvmm_result r = gvmm__memory_restore(m);
-    if (r == GVMM_E_NO_DEVICE_MEMORY && gvmm__stock_flush(resource->stock)) r = gvmm__memory_restore(m);
-    return r;
 }
 
 /* All or nothing: what fails puts back to sleep what had been woken, with its contents still kept. Takes `s` over. */
 static gvmm_result restore(gvmm_resource *resource, gvmm_buffer *buffer, int tag, set *s)
 {
     gvmm_result r = GVMM_OK;
-    size_t bytes = keep_only(s, false), awake = 0;
+    size_t bytes = keep_only(s, false);
     if (!s->count) goto done;
     tell(resource, GVMM_BEFORE_RESTORE, buffer, tag, bytes);
-    while (awake < s->count && !(r = wake(resource, s->list[awake]))) awake++;
-    if (!r) r = bring_back(s);
-    if (r) {
-        while (awake) gvmm__memory_evict(s->list[--awake]);
-    } else {
-        for (size_t i = 0; i < s->count; i++) {
+    r = bring_back(resource, s);
+    for (size_t i = 0; i < s->count; i++) {
+        if (r) {
+            gvmm__memory_evict(s->list[i]); /* nothing, where it was not woken */
+        } else {
             gvmm__backup_release(s->list[i]->backup);
             s->list[i]->backup = NULL;
         }

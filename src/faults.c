@@ -83,10 +83,8 @@ gvmm_result gvmm_faults_set(const gvmm_fault *fault)
     int call = fault && fault->call ? call_of(fault->call) : ANY_CALL;
     if (fault && fault->call && call == ANY_CALL)
         return gvmm__fail(GVMM_E_INVALID, "fault plan: no call is named '%s'", fault->call);
-    if (fault)
-        set(fault->nth, fault->onwards, call, fault->status);
-    else
-        set(0, false, ANY_CALL, 0);
+    if (fault) set(fault->nth, fault->onwards, call, fault->status);
+    else set(0, false, ANY_CALL, 0);
     return GVMM_OK;
 }
 

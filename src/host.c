@@ -15,7 +15,8 @@ bool gvmm__held(void) { return atomic_load(&held) != 0; }
 
 gvmm_result gvmm_host_allocator_install(const gvmm_host_allocator *replacement)
 {
-    if (gvmm__held()) return gvmm__fail(GVMM_E_INVALID, "the host allocator cannot be replaced while a resource is alive");
+    if (gvmm__held())
+        return gvmm__fail(GVMM_E_INVALID, "the host allocator cannot be replaced while a resource is alive");
     if (replacement && (!replacement->allocate || !replacement->deallocate))
         return gvmm__fail(GVMM_E_INVALID, "allocator: both functions must be given");
     allocator = replacement ? *replacement : (gvmm_host_allocator){malloc, free};

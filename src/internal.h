@@ -3,9 +3,9 @@
  *     graph, compose, evict → buffer → resource → stock, retire → worker → options → probe → range → mapping → memory
  *         → reservation, backup, placement → stream → device → stats → driver, faults, trace → host → error
  *
- * A file uses only what is to its right (tools/check_includes.sh). Objects are reference counted; `create` and `retain` give a
- * reference, `release` takes one, takes NULL, and makes the one driver call that undoes the object. Host memory is allocated before
- * the driver call whose result it will hold. */
+ * A file uses only what is to its right (tools/check_includes.sh). Objects are reference counted; `create` and `retain`
+ * give a reference, `release` takes one, takes NULL, and makes the one driver call that undoes the object. Host memory
+ * is allocated before the driver call whose result it will hold. */
 #ifndef GVMM_INTERNAL_H
 #define GVMM_INTERNAL_H
 
@@ -25,8 +25,8 @@
 gvmm_result gvmm__fail(gvmm_result result, const char *format, ...) __attribute__((format(printf, 2, 3)));
 gvmm_result gvmm__fail_driver(gvmm_driver_call call, CUresult status);
 
-/* Adds what the failed driver call was about: "memory", "2097152 bytes on device 0". Returns `result`, which may be better than
- * what the status alone said. Does nothing for GVMM_OK. */
+/* Adds what the failed driver call was about: "memory", "2097152 bytes on device 0". Returns `result`, which may be
+ * better than what the status alone said. Does nothing for GVMM_OK. */
 gvmm_result gvmm__about(gvmm_result result, const char *object, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
@@ -45,7 +45,8 @@ void gvmm__warnings_tell(void);
 /* Tells the warning handler. Does not touch the thread's last error. */
 void gvmm__warn(gvmm_result result, const char *object, uint64_t address, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
-void gvmm__warn_last(const char *object, uint64_t address); /* what the thread's last error says; none if the driver has shut down */
+/* What the thread's last error says; nothing if the driver has shut down. */
+void gvmm__warn_last(const char *object, uint64_t address);
 void gvmm__warn_driver(gvmm_driver_call call, CUresult status, const char *object, uint64_t address);
 
 /* ---- host.c: host memory, small locks ---- */
@@ -77,9 +78,9 @@ static inline CUresult gvmm__counted(CUresult status)
     return status;
 }
 
-/* DRIVER(cuMemMap, ...) makes a driver call and gives a gvmm_result, the failure recorded. DRIVER_QUIET gives the CUresult and
- * records nothing. DRIVER_UNDO(object, address, cuMemUnmap, ...) is for calls that give something back: a failure is a warning,
- * and none at all when the driver has shut down already. */
+/* DRIVER(cuMemMap, ...) makes a driver call and gives a gvmm_result, the failure recorded. DRIVER_QUIET gives the
+ * CUresult and records nothing. DRIVER_UNDO(object, address, cuMemUnmap, ...) is for calls that give something back: a
+ * failure is a warning, and none at all when the driver has shut down already. */
 #define DRIVER_QUIET(name, ...) gvmm__counted(gvmm__driver->name(__VA_ARGS__))
 #define DRIVER(name, ...) gvmm__checked(GVMM_CALL_##name, DRIVER_QUIET(name, __VA_ARGS__))
 #define DRIVER_UNDO(object, address, name, ...) \
@@ -116,7 +117,7 @@ typedef enum figure {
 #define GVMM_X(name) STAT_##name,
     GVMM_STATS(GVMM_X)
 #undef GVMM_X
-    STAT_COUNT
+        STAT_COUNT
 } figure;
 
 /* A resource's figures. Memory and reservations hold it, as they may outlive the resource. */
@@ -139,7 +140,7 @@ void gvmm__account_read(const account *a, gvmm_stats *out); /* NULL: the process
 /* ---- device.c: a device's primary context and capabilities ---- */
 
 typedef struct device {
-    int ordinal;       /* -1: a host location; the rest is then unused */
+    int ordinal; /* -1: a host location; the rest is then unused */
     CUdevice handle;
     CUcontext primary; /* retained */
     small_lock lock;   /* guards what follows: events of the primary context, to be used again */
@@ -151,8 +152,8 @@ typedef struct device {
 gvmm_result gvmm__device_open(device *out, int ordinal, CUdevice handle);
 void gvmm__device_close(device *d);
 
-/* An event without timing, of a context that is current; NULL if none can be had. Putting one back that may be part of a capture
- * (`reusable` false) destroys it. */
+/* An event without timing, of a context that is current; NULL if none can be had. Putting one back that may be part of
+ * a capture (`reusable` false) destroys it. */
 CUevent gvmm__event_get(device *d, CUcontext context);
 void gvmm__event_put(device *d, CUcontext context, CUevent event, bool reusable);
 
@@ -168,20 +169,21 @@ void gvmm__context_leave(void);
 /* NULL, legacy and per-thread tokens: everything that is not a stream made by cuStreamCreate. */
 static inline bool gvmm__stream_is_default(gvmm_stream stream) { return (uintptr_t)stream <= 2; }
 
-/* What a buffer on `d` records for a stream that a caller names: real streams as they are, the legacy token for default streams on
- * a device, NULL for default streams on the host. */
+/* What a buffer on `d` records for a stream that a caller names: real streams as they are, the legacy token for default
+ * streams on a device, NULL for default streams on the host. */
 gvmm_stream gvmm__stream_recorded(gvmm_stream stream, const device *d);
 
 /* GVMM_E_CAPTURING if a real stream is capturing; another failure if that cannot be told. */
 gvmm_result gvmm__stream_check(gvmm_stream stream);
 
-/* The thread's capture mode is relaxed from enter to leave, so that waiting and asking leave all captures but the stream's own alone, this
- * thread's and others'. */
+/* The thread's capture mode is relaxed from enter to leave, so that waiting and asking leave all captures but the
+ * stream's own alone, this thread's and others'. */
 gvmm_result gvmm__relaxed_enter(CUstreamCaptureMode *old);
 void gvmm__relaxed_leave(CUstreamCaptureMode old);
 
-/* Waits in relaxed capture mode for a recorded stream, which is not capturing. Where waiting for the default stream would end
- * another's capture, warns and does not wait. A wait that fails is a warning too. `address` is for the text. */
+/* Waits in relaxed capture mode for a recorded stream, which is not capturing. Where waiting for the default stream
+ * would end another's capture, warns and does not wait. A wait that fails is a warning too. `address` is for the
+ * text. */
 void gvmm__stream_wait(gvmm_stream stream, const device *d, uint64_t address);
 
 /* The same for who must not go on without the wait: GVMM_E_CAPTURING, or the failure. */
@@ -197,7 +199,8 @@ typedef struct backup {
     int file;          /* descriptor of a file that has no name any more, or -1 */
 } backup;
 
-/* `directory` NULL: pinned host memory of `size` bytes, of the device's primary context, which is current; else a file there. */
+/* `directory` NULL: pinned host memory of `size` bytes, of the device's primary context, which is current; else a file
+ * there. */
 gvmm_result gvmm__backup_create(backup **out, size_t size, const char *directory, CUdevice device);
 backup *gvmm__backup_retain(backup *b);
 void gvmm__backup_release(backup *b);
@@ -211,12 +214,12 @@ typedef struct placement {
     size_t granularity; /* bytes */
     uint64_t addr_hint;
     uint64_t addr_align;
-    uint64_t capacity;   /* bytes of address space for a new range; 0: no more than needed */
-    size_t chunk_size;   /* bytes, a multiple of the granularity; 0: a chunk is as large as what is asked for */
+    uint64_t capacity; /* bytes of address space for a new range; 0: no more than needed */
+    size_t chunk_size; /* bytes, a multiple of the granularity; 0: a chunk is as large as what is asked for */
     int tag;
     unsigned stripe_count;
-    const int *stripe;   /* devices for the chunks in turn; it and `peers` in the same allocation as the placement */
-    int *peers;          /* as many as the options had */
+    const int *stripe; /* devices for the chunks in turn; it and `peers` in the same allocation as the placement */
+    int *peers;        /* as many as the options had */
     CUmemAccessDesc access[];
 } placement;
 
@@ -229,18 +232,18 @@ typedef struct mapping mapping;
 
 /* Physical memory. Access belongs to it, so that a chunk is as open wherever it is mapped.
  *
- * A *view* is the memory of another, its original, with readers of its own: it has no handle, and what is said below of an original's
- * lock, mappings and residence holds for it through the original.
+ * A *view* is the memory of another, its original, with readers of its own: it has no handle, and what is said below of
+ * an original's lock, mappings and residence holds for it through the original.
  *
- * An *evicted* memory has no handle and is mapped nowhere, but keeps its places: mappings go on to exist, and are made real
- * again when it is restored. */
+ * An *evicted* memory has no handle and is mapped nowhere, but keeps its places: mappings go on to exist, and are made
+ * real again when it is restored. */
 typedef struct memory {
     ref refs;
     int device; /* ordinal, -1: host */
     size_t size;
     account *account;
-    placement *made_as;      /* NULL for a view */
-    struct memory *original; /* NULL but for a view */
+    placement *made_as;                                 /* NULL for a view */
+    struct memory *original;                            /* NULL but for a view */
     struct memory *next_of_account, *before_of_account; /* originals only; guarded by the account's lock */
     /* Guarded by gvmm__memory_lock. It is held while the driver maps and unmaps, which waits for no work. */
     CUmemGenericAllocationHandle handle;
@@ -269,7 +272,8 @@ void gvmm__memory_unlock(memory *m);
 gvmm_access gvmm__memory_access(memory *m, int device);
 gvmm_result gvmm__memory_set_access(memory *m, int device, gvmm_access access);
 
-/* Give the physical memory back and keep the places; make it anew and map it at all of them. The latter does nothing or all. */
+/* Give the physical memory back and keep the places; make it anew and map it at all of them. The latter does nothing or
+ * all. */
 void gvmm__memory_evict(memory *m);
 gvmm_result gvmm__memory_restore(memory *m);
 
@@ -285,16 +289,17 @@ typedef struct reservation {
 gvmm_result gvmm__reservation_create(reservation **out, size_t size, uint64_t align, uint64_t hint, account *a);
 
 /* At least `need` bytes and up to `wish`, which is halved until the driver agrees. */
-gvmm_result gvmm__reservation_ahead(reservation **out, size_t need, uint64_t wish, uint64_t align, uint64_t hint, size_t granularity,
-                                    account *a);
+gvmm_result gvmm__reservation_ahead(reservation **out, size_t need, uint64_t wish, uint64_t align, uint64_t hint,
+                                    size_t granularity, account *a);
 
 /* Reserves exactly [address, address + size), or nothing. NULL if that is not to be had, and no failure recorded. */
 reservation *gvmm__reservation_probe(uint64_t address, size_t size, account *a);
 reservation *gvmm__reservation_retain(reservation *r);
 void gvmm__reservation_release(reservation *r);
 
-/* Takes [address, address + size) if it is what comes next and is there. Ranges that share a beginning compete for it; one gets it.
- * Giving back takes everything from `address` on: ranges end from behind, and nobody else can have a claim there. */
+/* Takes [address, address + size) if it is what comes next and is there. Ranges that share a beginning compete for it;
+ * one gets it. Giving back takes everything from `address` on: ranges end from behind, and nobody else can have a claim
+ * there. */
 bool gvmm__reservation_claim(reservation *r, uint64_t address, size_t size);
 void gvmm__reservation_unclaim(reservation *r, uint64_t address);
 
@@ -307,8 +312,8 @@ struct mapping {
     mapping *next; /* of the same original; guarded by its lock */
 };
 
-/* Maps the whole of `what` and opens it to its readers, now or when it is restored. Holds both. The address has been claimed; also on
- * failure that stays so. */
+/* Maps the whole of `what` and opens it to its readers, now or when it is restored. Holds both. The address has been
+ * claimed; also on failure that stays so. */
 gvmm_result gvmm__mapping_open(mapping *out, reservation *where, uint64_t address, memory *what);
 
 /* Gives the claim back too. */
@@ -320,8 +325,8 @@ void gvmm__mapping_unmap(const mapping *m);
 
 /* ---- range.c: the immutable chain of adjacent mappings ---- */
 
-/* One link: a mapping and the range in front of it. A range grown in place is the old range plus one link, so it costs the same however
- * long the range is, and the ranges share all other links. */
+/* One link: a mapping and the range in front of it. A range grown in place is the old range plus one link, so it costs
+ * the same however long the range is, and the ranges share all other links. */
 typedef struct range {
     ref refs;
     struct range *before; /* NULL for the first link */
@@ -332,20 +337,21 @@ typedef struct range {
 static inline uint64_t gvmm__range_end(const range *r) { return r->mapping.address + r->mapping.memory->size; }
 static inline uint64_t gvmm__range_base(const range *r) { return gvmm__range_end(r) - r->total; }
 
-/* `before` followed by `what`, mapped right behind it at `address`, which has been claimed. Without `before` the range is thought to begin
- * with the reservation. Holds all three. */
+/* `before` followed by `what`, mapped right behind it at `address`, which has been claimed. Without `before` the range
+ * is thought to begin with the reservation. Holds all three. */
 gvmm_result gvmm__range_extend(range **out, range *before, reservation *where, uint64_t address, memory *what);
 
-/* Puts every memory of `from` in front of `tail`, which was made in `where` behind the room for them and is nobody else's. The room
- * has been claimed. After a failure `tail` has some of them in front and is good for releasing only. */
+/* Puts every memory of `from` in front of `tail`, which was made in `where` behind the room for them and is nobody
+ * else's. The room has been claimed. After a failure `tail` has some of them in front and is good for releasing
+ * only. */
 gvmm_result gvmm__range_move(range *tail, const range *from, reservation *where);
 range *gvmm__range_retain(range *r);
 void gvmm__range_release(range *r);
 
 /* ---- probe.c: what a device can, found by trying ---- */
 
-/* Makes a chunk as `prop` says, exports it if it is to be exportable, and gives it back. *out: whether all that worked. Fails only
- * when memory is short, which says nothing. */
+/* Makes a chunk as `prop` says, exports it if it is to be exportable, and gives it back. *out: whether all that worked.
+ * Fails only when memory is short, which says nothing. */
 gvmm_result gvmm__probe_chunk(bool *out, const CUmemAllocationProp *prop);
 
 /* ---- options.c: options → placement ---- */
@@ -371,7 +377,8 @@ gvmm_result gvmm__worker_start(void);
 void gvmm__work(job *j);
 uint64_t gvmm__work_waiting(void);
 
-/* What the worker looks at besides, between jobs, as it cannot announce itself: nothing there; something was done; nothing was done yet. */
+/* What the worker looks at besides, between jobs, as it cannot announce itself: nothing there; something was done;
+ * nothing was done yet. */
 typedef enum worker_need { WORKER_IDLE, WORKER_AGAIN, WORKER_SOON } worker_need;
 void gvmm__worker_poll(worker_need (*look)(void));
 void gvmm__worker_wake(void);
@@ -396,8 +403,8 @@ typedef struct retirement {
     CUcontext event_context;
 } retirement;
 
-/* Gives the range back when the stream's work so far is done, and returns at once. Never loses it: where nothing else will do, it
- * waits here. */
+/* Gives the range back when the stream's work so far is done, and returns at once. Never loses it: where nothing else
+ * will do, it waits here. */
 void gvmm__retire(retirement *r);
 uint64_t gvmm__retire_waiting(void);
 
@@ -425,7 +432,7 @@ struct gvmm_resource {
     device device;
     placement *placement;
     account *account;
-    stock *stock; /* NULL if nothing is made ahead */
+    stock *stock;            /* NULL if nothing is made ahead */
     small_lock handler_lock; /* guards the next two */
     gvmm_residency_fn handler;
     void *handler_user;
@@ -436,8 +443,9 @@ struct gvmm_resource {
 /* The buffer's range, retained, or NULL if it is empty. */
 gvmm_result gvmm__buffer_borrow(range **out, const gvmm_buffer *buffer);
 
-/* A buffer of a range, whose reference it takes over unless it fails. `stream` as recorded. When it moves, it has the capacity that
- * `like` was made with; NULL: the resource's. */
-gvmm_result gvmm__buffer_make(gvmm_buffer **out, gvmm_resource *resource, const gvmm_buffer *like, range *r, gvmm_stream stream);
+/* A buffer of a range, whose reference it takes over unless it fails. `stream` as recorded. When it moves, it has the
+ * capacity that `like` was made with; NULL: the resource's. */
+gvmm_result gvmm__buffer_make(gvmm_buffer **out, gvmm_resource *resource, const gvmm_buffer *like, range *r,
+                              gvmm_stream stream);
 
 #endif

@@ -9,7 +9,10 @@
 enum { LOCKS = 64 };
 static pthread_mutex_t locks[LOCKS] = {[0 ... LOCKS - 1] = PTHREAD_MUTEX_INITIALIZER};
 
-static pthread_mutex_t *lock_of(memory *m) { return &locks[((uintptr_t)gvmm__memory_original(m) / sizeof(memory)) % LOCKS]; }
+static pthread_mutex_t *lock_of(memory *m)
+{
+    return &locks[((uintptr_t)gvmm__memory_original(m) / sizeof(memory)) % LOCKS];
+}
 
 void gvmm__memory_lock(memory *m)
 {
@@ -40,16 +43,15 @@ static void leave(memory *m)
     account *a = m->account;
     pthread_mutex_lock(&a->lock);
     if (m->next_of_account) m->next_of_account->before_of_account = m->before_of_account;
-    if (m->before_of_account)
-        m->before_of_account->next_of_account = m->next_of_account;
-    else
-        a->memories = m->next_of_account;
+    if (m->before_of_account) m->before_of_account->next_of_account = m->next_of_account;
+    else a->memories = m->next_of_account;
     pthread_mutex_unlock(&a->lock);
 }
 
 /* ---- making it ---- */
 
-/* A refused value is the caller's only where the library could not check it before: the driver alone knows the nodes. */
+/* A refused value is the caller's only where the library could not check it before: the driver alone knows the
+ * nodes. */
 static gvmm_result better(gvmm_result r, const placement *p)
 {
     gvmm_error error;
@@ -185,7 +187,8 @@ static CUmemAccessDesc *find(memory *m, CUmemLocation location)
 {
     CUmemAccessDesc *found = NULL; /* of two for the same location the later counts, as for the driver */
     for (unsigned i = 0; i < m->access_count; i++)
-        if (m->access[i].location.type == location.type && m->access[i].location.id == location.id) found = &m->access[i];
+        if (m->access[i].location.type == location.type && m->access[i].location.id == location.id)
+            found = &m->access[i];
     return found;
 }
 

@@ -49,7 +49,8 @@ static gvmm_result check_values(const gvmm_options *o)
     if (!is_access(o->self_access)) return bad("self_access", o->self_access);
     if (!is_access(o->peer_access)) return bad("peer_access", o->peer_access);
     if (o->addr_align & (o->addr_align - 1)) return bad("addr_align", (long long)o->addr_align);
-    if (o->peer_count && !o->peers) return gvmm__fail(GVMM_E_INVALID, "option peers is NULL, peer_count %zu", o->peer_count);
+    if (o->peer_count && !o->peers)
+        return gvmm__fail(GVMM_E_INVALID, "option peers is NULL, peer_count %zu", o->peer_count);
     if (o->peer_count > 1024) return bad("peer_count", (long long)o->peer_count);
     if (o->location == GVMM_LOCATION_HOST_NUMA && o->numa_node < 0) return bad("numa_node", o->numa_node);
     if (o->stripe_count && !o->stripe)
@@ -57,7 +58,8 @@ static gvmm_result check_values(const gvmm_options *o)
     if (o->stripe_count > 1024) return bad("stripe_count", (long long)o->stripe_count);
     if (o->release_mode != GVMM_RELEASE_SYNC && o->release_mode != GVMM_RELEASE_DEFERRED)
         return bad("release_mode", o->release_mode);
-    if (o->optional & ~(unsigned)(GVMM_OPTIONAL_RDMA | GVMM_OPTIONAL_FABRIC | GVMM_OPTIONAL_HANDLE | GVMM_OPTIONAL_PEERS))
+    if (o->optional &
+        ~(unsigned)(GVMM_OPTIONAL_RDMA | GVMM_OPTIONAL_FABRIC | GVMM_OPTIONAL_HANDLE | GVMM_OPTIONAL_PEERS))
         return bad("optional", (long long)o->optional);
     if (o->ahead_count > 1 << 20) return bad("ahead_count", (long long)o->ahead_count);
     return GVMM_OK;
@@ -69,12 +71,14 @@ static gvmm_result check_together(const gvmm_options *o)
     if (o->allocation_type == GVMM_ALLOCATION_MANAGED)
         return gvmm__fail(GVMM_E_UNSUPPORTED, "option allocation_type: drivers refuse managed memory here");
     if (o->handle_type == GVMM_HANDLE_WIN32)
-        return gvmm__fail(GVMM_E_UNSUPPORTED, "option handle_type: win32 needs security attributes, which gvmm does not take");
+        return gvmm__fail(GVMM_E_UNSUPPORTED,
+                          "option handle_type: win32 needs security attributes, which gvmm does not take");
     if (o->location == GVMM_LOCATION_HOST && o->handle_type != GVMM_HANDLE_NONE)
         return gvmm__fail(GVMM_E_INVALID, "option location: host memory cannot be exported, it needs handle_type=None");
     if ((o->stripe_count || o->ahead_count) && !o->chunk_size)
         return gvmm__fail(GVMM_E_INVALID, "option %s needs a chunk_size", o->stripe_count ? "stripe" : "ahead_count");
-    if (o->stripe_count && !on_device(o)) return gvmm__fail(GVMM_E_INVALID, "option stripe: only device memory can be striped");
+    if (o->stripe_count && !on_device(o))
+        return gvmm__fail(GVMM_E_INVALID, "option stripe: only device memory can be striped");
     if (o->stripe_count && o->ahead_count)
         return gvmm__fail(GVMM_E_INVALID, "option ahead_count: striped chunks are not made ahead");
     return GVMM_OK;
@@ -92,7 +96,8 @@ gvmm_result gvmm__options_check(gvmm_options *out, const gvmm_options *given)
     gvmm_options o = GVMM_OPTIONS_INIT;
     if (given) { /* a program built with an older header has fewer fields; the rest keep their defaults */
         if (given->struct_size < FIRST_SIZE || given->struct_size > sizeof o)
-            return gvmm__fail(GVMM_E_INVALID, "options: struct_size is %zu, not %zu to %zu: start from GVMM_OPTIONS_INIT",
+            return gvmm__fail(GVMM_E_INVALID,
+                              "options: struct_size is %zu, not %zu to %zu: start from GVMM_OPTIONS_INIT",
                               given->struct_size, FIRST_SIZE, sizeof o);
         memcpy(&o, given, given->struct_size);
         o.struct_size = sizeof o;
@@ -163,7 +168,8 @@ static gvmm_result check_reader(const gvmm_options *o, const char *option, CUdev
     int can = 0;
     gvmm_result r = DRIVER(cuDeviceCanAccessPeer, &can, handle, owner);
     if (r || can) return r;
-    return gvmm__fail(GVMM_E_UNSUPPORTED, "option %s: device %d cannot access the memory of device %d", option, reader, owner);
+    return gvmm__fail(GVMM_E_UNSUPPORTED, "option %s: device %d cannot access the memory of device %d", option, reader,
+                      owner);
 }
 
 /* Who reads must reach everyone who owns. */
@@ -296,10 +302,8 @@ static gvmm_result settle_peers(gvmm_options *o, int *peers, CUdevice device)
     if (!(o->optional & GVMM_OPTIONAL_PEERS)) return GVMM_OK;
     for (size_t i = 0; i < o->peer_count; i++) {
         gvmm_result r = check_reach(o, "peers", device, peers[i]);
-        if (!r)
-            peers[kept++] = peers[i];
-        else if (r != GVMM_E_UNSUPPORTED && r != GVMM_E_INVALID)
-            return r;
+        if (!r) peers[kept++] = peers[i];
+        else if (r != GVMM_E_UNSUPPORTED && r != GVMM_E_INVALID) return r;
     }
     gvmm__error_restore(&before);
     o->peer_count = kept;

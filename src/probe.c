@@ -1,5 +1,5 @@
-/* What a device can do here, found by trying. Quiet: every call is made without recording a failure, and giving back counts as part
- * of the try. */
+/* What a device can do here, found by trying. Quiet: every call is made without recording a failure, and giving back
+ * counts as part of the try. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -91,7 +91,8 @@ static void check_flags(gvmm_answer *a, CUmemGenericAllocationHandle handle, con
         says_no(a, GVMM_CALL_cuMemGetAllocationPropertiesFromHandle);
 }
 
-/* Makes a chunk of one granule, sends it through its handle type if it has one, and maps it for `readers` if there are any. */
+/* Makes a chunk of one granule, sends it through its handle type if it has one, and maps it for `readers` if there are
+ * any. */
 static void try_chunk(gvmm_answer *a, const CUmemAllocationProp *prop, const CUmemAccessDesc *readers, size_t count)
 {
     size_t size;

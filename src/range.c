@@ -10,10 +10,8 @@ static gvmm_result link_create(range **out, size_t total, reservation *where, ui
     link->before = NULL;
     link->total = total;
     gvmm_result r = gvmm__mapping_open(&link->mapping, where, address, what);
-    if (r)
-        gvmm__free(link);
-    else
-        *out = link;
+    if (r) gvmm__free(link);
+    else *out = link;
     return r;
 }
 
@@ -45,7 +43,8 @@ range *gvmm__range_retain(range *r)
     return r;
 }
 
-/* A loop, not a recursion: a range may have tens of thousands of links. It stops at the first one that is still shared. */
+/* A loop, not a recursion: a range may have tens of thousands of links. It stops at the first one that is still
+ * shared. */
 void gvmm__range_release(range *r)
 {
     while (r && ref_release(&r->refs)) {

@@ -19,15 +19,13 @@ static inline bool ref_try_retain(ref *r)
 {
     unsigned count = atomic_load_explicit(&r->count, memory_order_relaxed);
     while (count)
-        if (atomic_compare_exchange_weak_explicit(&r->count, &count, count + 1, memory_order_acquire, memory_order_relaxed))
+        if (atomic_compare_exchange_weak_explicit(&r->count, &count, count + 1, memory_order_acquire,
+                                                  memory_order_relaxed))
             return true;
     return false;
 }
 
 /* True for the caller that dropped the last reference, who then sees everything that other holders did. */
-static inline bool ref_release(ref *r)
-{
-    return atomic_fetch_sub_explicit(&r->count, 1, memory_order_acq_rel) == 1;
-}
+static inline bool ref_release(ref *r) { return atomic_fetch_sub_explicit(&r->count, 1, memory_order_acq_rel) == 1; }
 
 #endif

@@ -26,7 +26,9 @@ gvmm_result gvmm__reservation_create(reservation **out, size_t size, uint64_t al
     if (!where) return GVMM_E_NO_HOST_MEMORY;
     CUdeviceptr base;
     gvmm_result r = DRIVER(cuMemAddressReserve, &base, size, align, hint, 0);
-    if (r && hint) r = DRIVER(cuMemAddressReserve, &base, size, align, 0, 0); /* some drivers refuse a hint that they cannot follow */
+    if (r && hint)
+        r = DRIVER(cuMemAddressReserve, &base, size, align, 0,
+                   0); /* some drivers refuse a hint that they cannot follow */
     if (r) {
         gvmm__free(where);
         return gvmm__about(r, "reservation", "%zu bytes, alignment %llu", size, (unsigned long long)align);
@@ -35,8 +37,8 @@ gvmm_result gvmm__reservation_create(reservation **out, size_t size, uint64_t al
     return GVMM_OK;
 }
 
-gvmm_result gvmm__reservation_ahead(reservation **out, size_t need, uint64_t wish, uint64_t align, uint64_t hint, size_t granularity,
-                                    account *a)
+gvmm_result gvmm__reservation_ahead(reservation **out, size_t need, uint64_t wish, uint64_t align, uint64_t hint,
+                                    size_t granularity, account *a)
 {
     size_t size = wish > SIZE_MAX - granularity ? SIZE_MAX / granularity * granularity : (size_t)wish;
     gvmm__round_up(&size, granularity);

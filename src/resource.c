@@ -25,7 +25,8 @@ static gvmm_result fit_out(gvmm_resource *resource)
     if (r) return r;
     o->capacity = resource->placement->capacity;
     o->chunk_size = resource->placement->chunk_size;
-    if (o->location == GVMM_LOCATION_DEVICE) r = gvmm__device_open(&resource->device, resource->ordinal, resource->placement->prop.location.id);
+    if (o->location == GVMM_LOCATION_DEVICE)
+        r = gvmm__device_open(&resource->device, resource->ordinal, resource->placement->prop.location.id);
     if (!r && o->ahead_count)
         r = gvmm__stock_create(&resource->stock, resource->placement, o->ahead_count, resource->account);
     return r;

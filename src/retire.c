@@ -1,16 +1,19 @@
 /* Deferred release: ranges that are given back when the work before them is done, without anybody waiting for it.
  *
- * A range comes with the stream whose work may still use it. An event of ours is recorded there, and the worker gives the range back
- * when the event is reached; after the record the stream may be destroyed. Three cases cannot be marked by an event now:
+ * A range comes with the stream whose work may still use it. An event of ours is recorded there, and the worker gives
+ * the range back when the event is reached; after the record the stream may be destroyed. Three cases cannot be marked
+ * by an event now:
  *
- *   the stream is capturing         what it captures may use the memory at every launch: the graph under capture holds the range, and when
- *                                   the graph is gone the stream's earlier work is still to be waited for (so here it must live on)
+ *   the stream is capturing         what it captures may use the memory at every launch: the graph under capture holds
+ *   the range, and when
+ *                                   the graph is gone the stream's earlier work is still to be waited for (so here it
+ *                                   must live on)
  *   the default stream, while a     every call on it but the question would end that capture: ask again later
  *   blocking stream captures
  *   no event can be had             wait here after all
  *
- * Entries of a stream are reached in order, so they queue up in lanes, by their stream, and of each stream only the first is asked
- * about. */
+ * Entries of a stream are reached in order, so they queue up in lanes, by their stream, and of each stream only the
+ * first is asked about. */
 #include "internal.h"
 
 enum { LANES = 64 };
@@ -68,7 +71,8 @@ static mark record(retirement *r, CUcontext context)
 static mark try_to_mark(retirement *r)
 {
     CUcontext context;
-    if (context_of(r, &context) != CUDA_SUCCESS || DRIVER_QUIET(cuCtxPushCurrent, context) != CUDA_SUCCESS) return FAILED;
+    if (context_of(r, &context) != CUDA_SUCCESS || DRIVER_QUIET(cuCtxPushCurrent, context) != CUDA_SUCCESS)
+        return FAILED;
     mark m = record(r, context);
     gvmm__context_leave();
     return m;
@@ -131,7 +135,8 @@ static bool hold_by_capture(retirement *r)
     if (DRIVER_QUIET(cuStreamGetCaptureInfo, r->stream, &status, &id, &graph, NULL, NULL) != CUDA_SUCCESS || !graph)
         return false;
     r->job.run = graph_let_go;
-    if (DRIVER_QUIET(cuUserObjectCreate, &object, r, graph_is_gone, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) != CUDA_SUCCESS)
+    if (DRIVER_QUIET(cuUserObjectCreate, &object, r, graph_is_gone, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) !=
+        CUDA_SUCCESS)
         return false;
     if (DRIVER_QUIET(cuGraphRetainUserObject, graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE) != CUDA_SUCCESS)
         DRIVER_UNDO("user object", (uintptr_t)object, cuUserObjectRelease, object, 1); /* which lets it go at once */
@@ -157,13 +162,15 @@ void gvmm__retire(retirement *r)
     if (relaxed) gvmm__relaxed_leave(old);
 }
 
-/* Is the work before an entry done? One that could not be marked is tried again; if that cannot be, it is waited for. */
+/* Is the work before an entry done? One that could not be marked is tried again; if that cannot be, it is waited
+ * for. */
 static bool is_done(retirement *r)
 {
     mark m = r->event ? MARKED : try_to_mark(r);
     if (m == FAILED) gvmm__stream_wait(r->stream, r->device, gvmm__range_base(r->range));
     if (m != MARKED) return m == FAILED;
-    return DRIVER_QUIET(cuEventQuery, r->event) != CUDA_ERROR_NOT_READY; /* an error: the work will never be done, or is */
+    return DRIVER_QUIET(cuEventQuery, r->event) !=
+           CUDA_ERROR_NOT_READY; /* an error: the work will never be done, or is */
 }
 
 /* The first entry of a lane, or the one behind `r`. The worker alone takes entries out, so what it has seen stays. */
@@ -183,8 +190,8 @@ static void take_out(lane *l, retirement *before, retirement *r)
     pthread_mutex_unlock(&lock);
 }
 
-/* Gives back what is done. Two streams can share a lane: behind an entry that is not done, those of the same stream are not done either, and
- * need not be asked about; others are. */
+/* Gives back what is done. Two streams can share a lane: behind an entry that is not done, those of the same stream are
+ * not done either, and need not be asked about; others are. */
 static uint64_t clear_lane(lane *l)
 {
     uint64_t gone = 0;
@@ -221,7 +228,8 @@ static bool is_empty(void)
     return empty;
 }
 
-/* On the worker. The last thing it does is to count what has gone, so that nobody waits for a driver call that is still to come. */
+/* On the worker. The last thing it does is to count what has gone, so that nobody waits for a driver call that is still
+ * to come. */
 static worker_need poll_lanes(void)
 {
     CUstreamCaptureMode old;
@@ -236,8 +244,8 @@ static worker_need poll_lanes(void)
     return is_empty() ? WORKER_IDLE : gone ? WORKER_AGAIN : WORKER_SOON;
 }
 
-/* Waits for what the worker has to do, and for what waits for an event. What waits for the end of a capture is not waited for: that
- * may be the caller's own. */
+/* Waits for what the worker has to do, and for what waits for an event. What waits for the end of a capture is not
+ * waited for: that may be the caller's own. */
 void gvmm_drain(void)
 {
     for (;;) {

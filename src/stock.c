@@ -18,7 +18,8 @@ static void give_back(memory **chunks, size_t count)
     while (count) gvmm__memory_release(chunks[--count]);
 }
 
-/* Makes chunks until there are enough, none can be had, or nobody wants them. Holds a reference of its own to the stock. */
+/* Makes chunks until there are enough, none can be had, or nobody wants them. Holds a reference of its own to the
+ * stock. */
 static void refill(job *self)
 {
     stock *s = (stock *)((char *)self - offsetof(stock, refill));

@@ -64,8 +64,7 @@ static void done(gvmm_driver_call call, uint64_t start, CUresult result, unsigne
 #define N12(a, ...) NUMBER(a), N11(__VA_ARGS__)
 #define PICK(a, b, c, d, e, f, g, h, i, j, k, l, m, name, ...) name
 /* The leading 0 makes a list without arguments legal; it is not passed on. */
-#define NUMBERS(...) \
-    PICK(__VA_ARGS__, N13, N12, N11, N10, N9, N8, N7, N6, N5, N4, N3, N2, N1, )(__VA_ARGS__)
+#define NUMBERS(...) PICK(__VA_ARGS__, N13, N12, N11, N10, N9, N8, N7, N6, N5, N4, N3, N2, N1, )(__VA_ARGS__)
 #define LIST(...) 0, ##__VA_ARGS__
 
 /* Locals end in _ : the list's parameters have all the good names. */

@@ -1,8 +1,9 @@
-/* A thread of ours: for what must not be done where it comes up (driver threads may make no driver call) or not be waited for.
+/* A thread of ours: for what must not be done where it comes up (driver threads may make no driver call) or not be
+ * waited for.
  *
- * It starts with the first thing that may need it, so that handing over cannot fail, and lives as long as the process. At exit it
- * is simply gone: the driver takes back what is left. A forked child has no thread and nothing to do, as the driver refuses every
- * call there. */
+ * It starts with the first thing that may need it, so that handing over cannot fail, and lives as long as the process.
+ * At exit it is simply gone: the driver takes back what is left. A forked child has no thread and nothing to do, as the
+ * driver refuses every call there. */
 #include <time.h>
 
 #include "internal.h"
@@ -16,8 +17,9 @@ static uint64_t progress; /* rounds of the loop */
 static job *first, **last = &first;
 static uint64_t waiting; /* in the list, or being done */
 
-/* How long until the next look at what cannot announce itself, microseconds: longer and longer while nothing happens. */
-enum { FIRST_LOOK = 20, LAST_LOOK = 500 };
+/* How long until the next look at what cannot announce itself, microseconds: longer and longer while nothing
+ * happens. */
+enum { FIRST_LOOK = 20, LAST_LOOK = 320 };
 
 static void pause_for(unsigned microseconds)
 {
@@ -52,10 +54,8 @@ static void *work(void *unused)
         pthread_cond_broadcast(&progressed);
         if (first || woken) continue;
         pause = need == WORKER_SOON && idle_before ? (pause < LAST_LOOK ? pause * 2 : LAST_LOOK) : FIRST_LOOK;
-        if (need == WORKER_IDLE)
-            pthread_cond_wait(&arrived, &lock);
-        else
-            pause_for(pause);
+        if (need == WORKER_IDLE) pthread_cond_wait(&arrived, &lock);
+        else pause_for(pause);
     }
     return NULL;
 }

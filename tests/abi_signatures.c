@@ -1,5 +1,5 @@
-/* Holds every signature of gvmm/driver_calls.h against NVIDIA's own typedef for that function and version. Compiled, never run,
- * where cuda.h and cudaTypedefs.h are found. */
+/* Holds every signature of gvmm/driver_calls.h against NVIDIA's own typedef for that function and version. Compiled,
+ * never run, where cuda.h and cudaTypedefs.h are found. */
 #include <cuda.h>
 #include <cudaTypedefs.h>
 

@@ -9,8 +9,8 @@
  *     --answers    takes the answers from FILE, what an earlier run printed, and runs nothing
  *     --fill       writes FILE on standard output with a GPU's answers in place of its "?"
  *
- * The driver is the one gvmm_driver_get finds (GVMM_DRIVER). Facts run in child processes, a group at a time: a fact that crashes,
- * hangs or poisons its context costs only itself. This process never starts a driver. */
+ * The driver is the one gvmm_driver_get finds (GVMM_DRIVER). Facts run in child processes, a group at a time: a fact
+ * that crashes, hangs or poisons its context costs only itself. This process never starts a driver. */
 #include "conformance.h"
 
 #include <errno.h>

@@ -106,7 +106,8 @@ FACT(N_peer_same_device, "Peer access between two contexts of one device.")
     TELL("disable-itself", cuCtxDisablePeerAccess(ctx));
     TELL("flags", cuCtxEnablePeerAccess(c, 1));
 }
-FACT(N_events_across, "An event of another context: query, wait there and here, elapsed time between the two contexts' events.")
+FACT(N_events_across,
+     "An event of another context: query, wait there and here, elapsed time between the two contexts' events.")
 {
     CUstream s = stream(), t = NULL;
     CUevent a = timing_event(), b = NULL;
@@ -188,7 +189,8 @@ FACT_ALONE(O_sticky_behind, "A host function and a callback queued behind the wo
 
 /* ---- legacy and blocking streams, asked ---- */
 
-FACT(O_legacy_query, "While a blocking stream is busy: queries of the legacy stream, an idle blocking one, a non-blocking one.")
+FACT(O_legacy_query,
+     "While a blocking stream is busy: queries of the legacy stream, an idle blocking one, a non-blocking one.")
 {
     CUstream busy = blocking_stream(), idle = blocking_stream(), apart = stream();
     gate *g = gate_on(busy);
@@ -198,7 +200,8 @@ FACT(O_legacy_query, "While a blocking stream is busy: queries of the legacy str
     TELL("non-blocking", cuStreamQuery(apart));
     gate_open(g);
 }
-FACT(O_blocking_query, "While the legacy stream is busy: queries of an idle blocking stream, and of an event recorded there.")
+FACT(O_blocking_query,
+     "While the legacy stream is busy: queries of an idle blocking stream, and of an event recorded there.")
 {
     CUstream idle = blocking_stream();
     CUevent e = event();

@@ -292,7 +292,8 @@ static void calm_down(void)
     check_figures();
 }
 
-/* The model's own calls are made in relaxed mode, so as to harm no capture; the library's in the mode that threads begin with. */
+/* The model's own calls are made in relaxed mode, so as to harm no capture; the library's in the mode that threads
+ * begin with. */
 static CUstreamCaptureMode change_mode(CUstreamCaptureMode mode)
 {
     driver(cuThreadExchangeStreamCaptureMode(&mode));
@@ -307,7 +308,8 @@ void arm(void)
     if (m.fault.nth) gvmm_faults_set(&m.fault);
 }
 
-/* The thread's current context and capture mode are what they were. A fault may have kept the mode from being put back. */
+/* The thread's current context and capture mode are what they were. A fault may have kept the mode from being put
+ * back. */
 static void check_thread(bool faulty)
 {
     CUcontext now;

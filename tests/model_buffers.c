@@ -121,7 +121,8 @@ static void access_from(const gvmm_options *o, uint8_t access[2])
     for (size_t i = 0; i < o->peer_count; i++) access[o->peers[i]] = (uint8_t)o->peer_access;
 }
 
-/* What a memset through a view sets: where two pieces meet if it can, else the start of one. False: it may not write there. */
+/* What a memset through a view sets: where two pieces meet if it can, else the start of one. False: it may not write
+ * there. */
 bool pick_sets(const view *v, uint8_t which, uint8_t value, work *w, uint64_t *address, size_t *size)
 {
     if (!v->count) return false;

@@ -154,7 +154,8 @@ void ck_filled(uint64_t address, unsigned char value, size_t size)
     ck_assert_ptr_nonnull(bytes);
     ck_cu(cu->cuMemcpyDtoH(bytes, address, size));
     for (size_t i = 0; i < size; i++)
-        if (bytes[i] != value) ck_abort_msg("byte %zu of 0x%llx is %u, not %u", i, (unsigned long long)address, bytes[i], value);
+        if (bytes[i] != value)
+            ck_abort_msg("byte %zu of 0x%llx is %u, not %u", i, (unsigned long long)address, bytes[i], value);
     free(bytes);
 }
 
@@ -213,18 +214,23 @@ gvmm_resource *resource_with(gvmm_options options)
     return resource;
 }
 
-/* An address with `size` free bytes behind it, a different one for each attempt. Where a reservation has just been freed, anything that
- * the process maps meanwhile may come to lie; so it is looked for far away from everything first. */
+/* An address with `size` free bytes behind it, a different one for each attempt. Far away from everything the driver
+ * grants what is asked for, and nothing else is there; where it does not, the place of a reservation that was just
+ * freed may do. */
 static uint64_t free_place(size_t size, unsigned attempt)
 {
     const uint64_t far_away = (uint64_t)0x30 << 40, step = (uint64_t)1 << 40;
     CUdeviceptr address, wish = far_away + attempt * step;
-    ck_cu(cu->cuMemAddressReserve(&address, size, 0, wish, 0));
+    ck_cu(cu->cuMemAddressReserve(&address, G, 0, wish, 0));
+    ck_cu(cu->cuMemAddressFree(address, G));
+    if (address == wish) return address;
+    ck_cu(cu->cuMemAddressReserve(&address, size, 0, 0, 0));
     ck_cu(cu->cuMemAddressFree(address, size));
     return address;
 }
 
-/* A buffer at that address, or NULL. It belongs to a resource of its own, with the options of `resource` and the address as hint. */
+/* A buffer at that address, or NULL. It belongs to a resource of its own, with the options of `resource` and the
+ * address as hint. */
 static gvmm_buffer *create_at(gvmm_resource *resource, uint64_t address, size_t size)
 {
     gvmm_options options;

@@ -1,7 +1,8 @@
-/* What the Check tests share: a driver to test on, buffers in known surroundings, gates, and the question whether anything is left.
+/* What the Check tests share: a driver to test on, buffers in known surroundings, gates, and the question whether
+ * anything is left.
  *
- * Tests run on the simulated driver, or with GVMM_TEST_DRIVER=gpu on the machine's own. gvmm sees it through the fault wrapper; the
- * tests' own calls go past that, through `cu`, and are neither counted nor failed. */
+ * Tests run on the simulated driver, or with GVMM_TEST_DRIVER=gpu on the machine's own. gvmm sees it through the fault
+ * wrapper; the tests' own calls go past that, through `cu`, and are neither counted nor failed. */
 #ifndef GVMM_TEST_SUPPORT_H
 #define GVMM_TEST_SUPPORT_H
 
@@ -23,8 +24,8 @@ extern gvmm_stream stream;   /* a non-blocking stream, likewise */
 extern bool on_gpu;
 extern int device_count;
 
-/* Fixture of every test case: a fresh simulated machine (two devices) or the GPU, device 0's context current, no fault planned.
- * The teardown checks that nothing is left and that the simulator found nothing wrong. */
+/* Fixture of every test case: a fresh simulated machine (two devices) or the GPU, device 0's context current, no fault
+ * planned. The teardown checks that nothing is left and that the simulator found nothing wrong. */
 void setup(void);
 void teardown(void);
 
@@ -55,7 +56,8 @@ int run_suites(Suite *first, ...);
 #define ck_cu_fails(call, expected) \
     do { \
         CUresult status_ = (call); \
-        ck_assert_msg(status_ == (expected), "%s: %s, not %s", #call, gvmm_driver_status_name((int)status_), #expected); \
+        ck_assert_msg(status_ == (expected), "%s: %s, not %s", #call, gvmm_driver_status_name((int)status_), \
+                      #expected); \
     } while (0)
 /* The last failure's text names `what`. */
 #define ck_names(what) ck_assert_msg(strstr(last_text(), what) != NULL, "'%s' does not name '%s'", last_text(), what)
@@ -84,7 +86,8 @@ unsigned long long access_of(uint64_t address, int device);
 /* A buffer with `hole` bytes of free address space behind it, so that a grow by as much stays in place. */
 gvmm_buffer *buffer_with_hole_behind(gvmm_resource *resource, size_t size, size_t hole);
 
-/* A buffer whose next address is reserved by somebody else, so that every grow moves. `*decoy` (size G) is the caller's to free. */
+/* A buffer whose next address is reserved by somebody else, so that every grow moves. `*decoy` (size G) is the caller's
+ * to free. */
 gvmm_buffer *buffer_with_decoy_behind(gvmm_resource *resource, size_t size, uint64_t *decoy);
 void free_decoy(uint64_t decoy);
 

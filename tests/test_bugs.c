@@ -1,5 +1,5 @@
-/* spec.md §9: the bugs behind the redesign, by their numbers in NVIDIA/cuda-python. Each test fails on an implementation that has the
- * bug; the comment says what the faulty version did. */
+/* spec.md §9: the bugs behind the redesign, by their numbers in NVIDIA/cuda-python. Each test fails on an
+ * implementation that has the bug; the comment says what the faulty version did. */
 #include "watch.h"
 
 #include <pthread.h>
@@ -11,8 +11,8 @@ static size_t free_memory(void)
     return available;
 }
 
-/* #2344: the reference that creating the memory gives was never released. Sixty-four buffers of 64 MiB came and went, and 4096 MiB
- * stayed. */
+/* #2344: the reference that creating the memory gives was never released. Sixty-four buffers of 64 MiB came and went,
+ * and 4096 MiB stayed. */
 START_TEST(n2344_every_chunk_goes_back)
 {
     enum { N = 64 };
@@ -40,8 +40,8 @@ START_TEST(n2344_every_chunk_goes_back)
 }
 END_TEST
 
-/* #2882: the same, met as an error: 1000 times 256 MiB, each closed before the next, ran out of memory (128 GiB here, 139 on
- * an H200). */
+/* #2882: the same, met as an error: 1000 times 256 MiB, each closed before the next, ran out of memory (128 GiB here,
+ * 139 on an H200). */
 START_TEST(n2882_a_loop_does_not_run_out_of_memory)
 {
     for (int i = 0; i < 1000; i++) {
@@ -54,8 +54,8 @@ START_TEST(n2882_a_loop_does_not_run_out_of_memory)
 }
 END_TEST
 
-/* #2887: the whole of a buffer grown in place was given back in one call, which the driver refuses for two reservations side by
- * side: the added chunk was never freed. */
+/* #2887: the whole of a buffer grown in place was given back in one call, which the driver refuses for two reservations
+ * side by side: the added chunk was never freed. */
 START_TEST(n2887_a_chunk_added_in_place_goes_back)
 {
     for (int input_first = 0; input_first < 2; input_first++) {
@@ -79,8 +79,8 @@ START_TEST(n2887_a_chunk_added_in_place_goes_back)
 }
 END_TEST
 
-/* #2907: a grown buffer recorded the size that was asked for, not the rounded one; unmapping that many bytes was refused, and all of
- * it leaked. */
+/* #2907: a grown buffer recorded the size that was asked for, not the rounded one; unmapping that many bytes was
+ * refused, and all of it leaked. */
 START_TEST(n2907_a_grown_buffer_knows_its_whole_size)
 {
     const size_t sizes[] = {G + 1, 3 * G - 1, 3 * G + 4096, 6 * G - 7, 6 * G + 1}, rounded[] = {2, 3, 4, 6, 7};
@@ -104,7 +104,8 @@ START_TEST(n2907_a_grown_buffer_knows_its_whole_size)
 }
 END_TEST
 
-/* #2908: a move mapped only the first chunk of what it moved, with the size of the whole: the second move was refused. */
+/* #2908: a move mapped only the first chunk of what it moved, with the size of the whole: the second move was
+ * refused. */
 START_TEST(n2908_three_moves_carry_every_chunk)
 {
     enum { N = 4 };
@@ -223,8 +224,8 @@ START_TEST(n2886_nothing_is_unmapped_while_work_runs)
 }
 END_TEST
 
-/* #2345: when the probe for the space behind a buffer failed, the address that it had not got was freed, and the status of that
- * hid the real error. */
+/* #2345: when the probe for the space behind a buffer failed, the address that it had not got was freed, and the status
+ * of that hid the real error. */
 START_TEST(n2345_a_failed_probe_frees_nothing)
 {
     gvmm_buffer *small = buffer_with_hole_behind(plain, G, G);
@@ -251,7 +252,8 @@ START_TEST(n2345_a_failed_probe_frees_nothing)
 }
 END_TEST
 
-/* #2345: an address that the probe got elsewhere is owned, and freed, once; the failure of what follows is the one that is told. */
+/* #2345: an address that the probe got elsewhere is owned, and freed, once; the failure of what follows is the one that
+ * is told. */
 START_TEST(n2345_a_probe_granted_elsewhere_is_freed_once)
 {
     uint64_t decoy;
@@ -302,7 +304,8 @@ START_TEST(n2877_the_old_range_is_freed_once)
 }
 END_TEST
 
-/* #2388: a grow that failed had taken the old mapping away first, and put it back without its access; finalizers warned. */
+/* #2388: a grow that failed had taken the old mapping away first, and put it back without its access; finalizers
+ * warned. */
 START_TEST(n2388_a_failed_grow_leaves_mapping_and_access)
 {
     const char *calls[] = {"cuMemCreate", "cuMemMap", "cuMemSetAccess"};
@@ -451,8 +454,8 @@ START_TEST(n2910_mistakes_are_errors)
 }
 END_TEST
 
-/* #2910: host memory took the default handle type, which the driver answered with a bare INVALID_VALUE at the first allocation; NUMA
- * memory was asked for on node -1. */
+/* #2910: host memory took the default handle type, which the driver answered with a bare INVALID_VALUE at the first
+ * allocation; NUMA memory was asked for on node -1. */
 START_TEST(n2910_host_options_are_checked_when_given)
 {
     gvmm_options options = GVMM_OPTIONS_INIT;
@@ -483,8 +486,8 @@ START_TEST(n2910_host_options_are_checked_when_given)
 }
 END_TEST
 
-/* #2889, in review: a host buffer recorded the default stream; waiting for that failed where no context was current, and the
- * memory stayed. */
+/* #2889, in review: a host buffer recorded the default stream; waiting for that failed where no context was current,
+ * and the memory stayed. */
 START_TEST(n2889_host_memory_goes_back_without_a_context)
 {
     gvmm_options options = GVMM_OPTIONS_INIT;
@@ -635,7 +638,8 @@ START_TEST(review_a_release_that_warns_does_not_disturb_an_error)
 }
 END_TEST
 
-/* #2989, closing and collecting block on GPU work: answered by deferred release, which comes later, with its own tests. */
+/* #2989, closing and collecting block on GPU work: answered by deferred release, which comes later, with its own
+ * tests. */
 
 int main(void)
 {

@@ -1,6 +1,8 @@
-/* No driver call is made that the operation does not need: every operation, and the calls that it makes, by name and in order.
+/* No driver call is made that the operation does not need: every operation, and the calls that it makes, by name and in
+ * order.
  *
- * The expectations are put together from the pieces below; a change to how gvmm waits or asks is a change to one of them. */
+ * The expectations are put together from the pieces below; a change to how gvmm waits or asks is a change to one of
+ * them. */
 #include "watch.h"
 
 /* One chunk: addresses, memory, its place, its readers. */
@@ -225,7 +227,8 @@ START_TEST(a_refused_probe_returns_nothing)
 }
 END_TEST
 
-/* Options of its own are asked about; the four calls are the same. Where they have no effect they are checked all the same. */
+/* Options of its own are asked about; the four calls are the same. Where they have no effect they are checked all the
+ * same. */
 START_TEST(growing_with_options_asks_about_them)
 {
     gvmm_options chunk = GVMM_OPTIONS_INIT;

@@ -1,14 +1,14 @@
-/* What went wrong for others: public reports from systems that do this job. Each test is named by its reference; the comment says what
- * happened there. Here: partial failures, order with GPU work, captures, callbacks; the rest is in test_cases_memory.c, and in
- * test_cases_elastic.c what evicting and access changed later answer.
+/* What went wrong for others: public reports from systems that do this job. Each test is named by its reference; the
+ * comment says what happened there. Here: partial failures, order with GPU work, captures, callbacks; the rest is in
+ * test_cases_memory.c, and in test_cases_elastic.c what evicting and access changed later answer.
  *
  * Reports that wait for a part of gvmm that does not exist yet, or that a C test cannot show:
  *
  *   elastic memory
  *     vllm#45648                                  one unmap and one access call for a run of mappings
  *   deferred release
- *     TensorRT-LLM#11641, xla#41652               the second of their two answers, "wait or defer"; the first is tested here
- *     cuda-python#2989                            close blocks on GPU work
+ *     TensorRT-LLM#11641, xla#41652               the second of their two answers, "wait or defer"; the first is tested
+ *     here cuda-python#2989                            close blocks on GPU work
  *   sharing
  *     pytorch#165685, pytorch#179220, mscclpp#764, ucx#11753, dynamo#8108, LMCache#4805
  *     pytorch#173606, Mooncake#1297, mscclpp#467  the probe and the fall-back; the clear error is tested here
@@ -29,7 +29,8 @@ static size_t too_much(void)
 
 /* ---- partial failures ---- */
 
-/* Mapping or opening failed at some chunk; a later unmap of the whole met the part that was never mapped, inside a destructor. */
+/* Mapping or opening failed at some chunk; a later unmap of the whole met the part that was never mapped, inside a
+ * destructor. */
 START_TEST(pytorch_188008_a_failure_at_any_chunk_undoes_what_was_done)
 {
     uint64_t decoy;
@@ -136,7 +137,8 @@ static off_t written_to_stderr(void (*act)(void))
     return size;
 }
 
-/* Looking for a feature that was not there printed errors at every start, and a memory checker reported each refused call. */
+/* Looking for a feature that was not there printed errors at every start, and a memory checker reported each refused
+ * call. */
 START_TEST(realm_285_making_a_resource_is_quiet)
 {
     gvmm_set_warning_handler(NULL, NULL); /* warnings would go to standard error */
@@ -148,8 +150,8 @@ END_TEST
 
 /* ---- order with work, captures ---- */
 
-/* Unmapping is immediate, unlike cudaFree: memory went away under kernels. (xla: under those that used the address from before a
- * move.) */
+/* Unmapping is immediate, unlike cudaFree: memory went away under kernels. (xla: under those that used the address from
+ * before a move.) */
 START_TEST(TensorRT_LLM_11641_xla_41652_giving_up_waits_for_work)
 {
     uint64_t decoy;
@@ -165,8 +167,8 @@ START_TEST(TensorRT_LLM_11641_xla_41652_giving_up_waits_for_work)
 }
 END_TEST
 
-/* Code that had cudaMalloc replaced relied on cudaFree to wait for everything. A buffer that names no stream offers that: the legacy
- * stream waits for all blocking ones. */
+/* Code that had cudaMalloc replaced relied on cudaFree to wait for everything. A buffer that names no stream offers
+ * that: the legacy stream waits for all blocking ones. */
 START_TEST(comfy_aimdo_20_the_default_stream_waits_for_blocking_streams)
 {
     CUstream blocking;
@@ -239,8 +241,8 @@ static void *keep_house(void *data)
     return NULL;
 }
 
-/* Housekeeping in one thread ended captures in another: it waited in the default mode, or for the whole device. (cuda-python#2834 is
- * the same.) */
+/* Housekeeping in one thread ended captures in another: it waited in the default mode, or for the whole device.
+ * (cuda-python#2834 is the same.) */
 START_TEST(llama_cpp_14033_housekeeping_disturbs_no_capture)
 {
     housekeeper h = {0};
@@ -324,8 +326,8 @@ static gvmm_result freed(void *user, uint64_t address, size_t size, gvmm_stream 
     return GVMM_OK;
 }
 
-/* A callback ran under a lock that the driver's own thread, or the callback, wanted: a deadlock for good. (LMCache#2823 and #4676 are
- * of the same kind.) */
+/* A callback ran under a lock that the driver's own thread, or the callback, wanted: a deadlock for good. (LMCache#2823
+ * and #4676 are of the same kind.) */
 START_TEST(kvcached_371_a_warning_may_use_the_buffer)
 {
     const char *calls[] = {"cuStreamSynchronize", "cuMemUnmap", "cuMemRelease", "cuMemAddressFree"};

@@ -1,4 +1,5 @@
-/* What went wrong for others, as in test_cases.c: sleep and wake, access changed later, what is wanted again and again. */
+/* What went wrong for others, as in test_cases.c: sleep and wake, access changed later, what is wanted again and
+ * again. */
 #include "watch.h"
 
 static gvmm_resource *with_chunks(int tag)
@@ -143,7 +144,8 @@ END_TEST
 
 /* ---- wanted again and again ---- */
 
-/* Physical memory released and the address kept: tagged subsets, some with a backup, the host copy really freed afterwards. */
+/* Physical memory released and the address kept: tagged subsets, some with a backup, the host copy really freed
+ * afterwards. */
 START_TEST(wanted_weights_are_kept_and_caches_dropped)
 {
     gvmm_resource *weights = with_chunks(1), *cache = with_chunks(2);
@@ -181,7 +183,8 @@ START_TEST(wanted_a_stable_address_whatever_the_size)
     const size_t sizes[] = {8, 3, 17, 1, 32, 2};
     for (int i = 0; i < 6; i++) { /* a shrink ends at the border of what one grow made */
         bool less = sizes[i] * G < gvmm_buffer_size(buffer);
-        ck_ok(less ? gvmm_buffer_shrink(&next, buffer, sizes[i] * G) : gvmm_buffer_grow(&next, buffer, sizes[i] * G, NULL));
+        ck_ok(less ? gvmm_buffer_shrink(&next, buffer, sizes[i] * G)
+                   : gvmm_buffer_grow(&next, buffer, sizes[i] * G, NULL));
         gvmm_buffer_release(buffer);
         buffer = next;
         ck_assert_uint_eq(gvmm_buffer_address(buffer), at);

@@ -143,8 +143,8 @@ END_TEST
 
 /* ---- sharing ---- */
 
-/* The device says that it has fabric handles, creating one is not permitted: nothing told which call had failed, or why. (Mooncake#1297,
- * mscclpp#467: the same.) */
+/* The device says that it has fabric handles, creating one is not permitted: nothing told which call had failed, or
+ * why. (Mooncake#1297, mscclpp#467: the same.) */
 START_TEST(pytorch_173606_fabric_that_is_not_permitted_is_a_clear_error)
 {
     gvmm_options options = GVMM_OPTIONS_INIT;
@@ -312,8 +312,8 @@ START_TEST(comfy_aimdo_21_a_virtual_gpu_is_named_unsupported)
 }
 END_TEST
 
-/* Host memory of a node failed in containers and on nodes that have memory only, with a bare status. (nccl#2190, xgboost#10933: the
- * same.) */
+/* Host memory of a node failed in containers and on nodes that have memory only, with a bare status. (nccl#2190,
+ * xgboost#10933: the same.) */
 START_TEST(nccl_2106_numa_memory_that_fails_says_why)
 {
     const struct {
@@ -360,8 +360,8 @@ static void ck_segments_cover(gvmm_buffer *buffer, const gvmm_segment *segments,
     ck_assert_uint_eq(at, gvmm_buffer_address(buffer) + gvmm_buffer_size(buffer));
 }
 
-/* The driver's address-range query sees one chunk: libraries registered the first, and failed at the border. (ucx#11461,
- * libfabric#12473: the same.) */
+/* The driver's address-range query sees one chunk: libraries registered the first, and failed at the border.
+ * (ucx#11461, libfabric#12473: the same.) */
 START_TEST(nccl_2332_segments_cover_the_buffer)
 {
     enum { N = 5 };
@@ -385,8 +385,8 @@ START_TEST(nccl_2332_segments_cover_the_buffer)
 }
 END_TEST
 
-/* A memory checker gave false alarms for copies across the border of two chunks. The copies are right; who cannot have borders makes a
- * buffer at once, of whatever size: one chunk. */
+/* A memory checker gave false alarms for copies across the border of two chunks. The copies are right; who cannot have
+ * borders makes a buffer at once, of whatever size: one chunk. */
 START_TEST(pytorch_196209_copies_across_borders_and_a_single_chunk)
 {
     gvmm_segment segment;

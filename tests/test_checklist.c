@@ -1,4 +1,5 @@
-/* spec.md §10, points 1 to 14, 19, 20, 24, 25 by their numbers; the rest is in test_release.c. 29 (weak references) is Python's. */
+/* spec.md §10, points 1 to 14, 19, 20, 24, 25 by their numbers; the rest is in test_release.c. 29 (weak references) is
+ * Python's. */
 #include "support.h"
 
 START_TEST(c01_sizes_are_rounded_up_to_the_granularity)
@@ -114,10 +115,7 @@ static void grows_in_place(gvmm_resource *resource)
     ck_released(address + 2 * G, 4 * G);
 }
 
-START_TEST(c05_growing_in_place_keeps_the_address)
-{
-    grows_in_place(plain);
-}
+START_TEST(c05_growing_in_place_keeps_the_address) { grows_in_place(plain); }
 END_TEST
 
 /* The alignment is for new addresses: a chunk that goes in place is not held to it, a move is. */

@@ -1,5 +1,5 @@
-/* Deferred release: nothing is unmapped early, nothing blocks, nothing warns, nothing is lost. Work that lasts is a host function at a
- * gate. */
+/* Deferred release: nothing is unmapped early, nothing blocks, nothing warns, nothing is lost. Work that lasts is a
+ * host function at a gate. */
 #include "support.h"
 
 static gvmm_resource *deferring;
@@ -45,12 +45,12 @@ START_TEST(a_release_returns_while_work_runs)
     gvmm_buffer *a = on_stream(own), *b = on_stream(own), *idle = on_stream(stream);
     uint64_t at_a = gvmm_buffer_address(a), at_b = gvmm_buffer_address(b), at_idle = gvmm_buffer_address(idle);
     gate *g = gate_on(own);
-    gvmm_buffer_release(a);                  /* neither of these waits: the gate is shut */
+    gvmm_buffer_release(a); /* neither of these waits: the gate is shut */
     ck_ok(gvmm_buffer_close_deferred(b, NULL));
     ck_assert(gvmm_buffer_is_closed(b));
     ck_assert_uint_eq(gvmm_buffer_address(b), 0);
     gvmm_buffer_release(idle);
-    while (waiting() > 2) sched_yield();     /* an idle stream's memory goes back meanwhile */
+    while (waiting() > 2) sched_yield(); /* an idle stream's memory goes back meanwhile */
     ck_released(at_idle, G);
     ck_mapped(at_a);
     ck_mapped(at_b);
@@ -103,10 +103,7 @@ START_TEST(the_default_stream_is_marked_too)
 }
 END_TEST
 
-static void ck_capture_ends(gvmm_stream s, CUgraph *graph)
-{
-    ck_cu(cu->cuStreamEndCapture(s, graph));
-}
+static void ck_capture_ends(gvmm_stream s, CUgraph *graph) { ck_cu(cu->cuStreamEndCapture(s, graph)); }
 
 /* Unrelated captures of this thread are not disturbed by the call, nor by what the worker does. */
 static void beside_a_capture(CUstreamCaptureMode mode)
@@ -187,8 +184,8 @@ END_TEST
 /* No event can be had, or nothing can be asked: the call waits itself. Nothing is lost. */
 START_TEST(what_cannot_be_deferred_is_waited_for)
 {
-    const char *calls[] = {"cuEventCreate", "cuEventRecord", "cuCtxPushCurrent", "cuStreamGetCtx", "cuStreamIsCapturing",
-                           "cuThreadExchangeStreamCaptureMode"};
+    const char *calls[] = {"cuEventCreate",  "cuEventRecord",       "cuCtxPushCurrent",
+                           "cuStreamGetCtx", "cuStreamIsCapturing", "cuThreadExchangeStreamCaptureMode"};
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
         for (int legacy = 0; legacy < 2; legacy++) {
             gvmm_buffer *buffer = on_stream(legacy ? NULL : stream);

@@ -176,10 +176,8 @@ static int in_child(const char *driver, int (*body)(void))
     pid_t child = fork();
     ck_assert_int_ge(child, 0);
     if (child == 0) {
-        if (driver)
-            setenv("GVMM_DRIVER", driver, 1);
-        else
-            unsetenv("GVMM_DRIVER");
+        if (driver) setenv("GVMM_DRIVER", driver, 1);
+        else unsetenv("GVMM_DRIVER");
         _exit(body());
     }
     int status;

@@ -57,7 +57,8 @@ START_TEST(contents_come_back_as_promised)
 {
     gvmm_contents contents = (gvmm_contents)_i;
     gvmm_resource *resource = with_chunks(3 * G, 0);
-    gvmm_buffer *buffer = create(resource, 8 * G); /* chunks of 3, 3 and 2: no multiple of what goes to a file at a time */
+    gvmm_buffer *buffer = create(resource,
+                                 8 * G); /* chunks of 3, 3 and 2: no multiple of what goes to a file at a time */
     uint64_t base = address(buffer), generation = gvmm_buffer_generation(buffer);
     for (unsigned round = 1; round <= 2; round++) {
         write_pattern(base, 8 * G, round);
@@ -106,7 +107,8 @@ START_TEST(statistics_tell_what_is_gone)
     ck_ok(gvmm_buffer_segments(buffer, after, 4, &count));
     for (int i = 0; i < 4; i++) {
         ck_assert_uint_eq(before[i].address, after[i].address);
-        ck_assert_uint_eq(before[i].memory, after[i].memory); /* the same memory, as far as gvmm's users are concerned */
+        ck_assert_uint_eq(before[i].memory,
+                          after[i].memory); /* the same memory, as far as gvmm's users are concerned */
     }
     gvmm_stats again = stats_of(resource);
     ck_assert_int_eq(memcmp(&awake, &again, sizeof awake), 0);
@@ -216,7 +218,8 @@ START_TEST(every_view_finds_its_bytes_again)
     gvmm_resource *resource = with_chunks(G, 4 * G);
     CUgraph graph;
     ck_cu(cu->cuGraphCreate(&graph, 0));
-    gvmm_buffer *a = create(resource, 3 * G), *alias = grow(a, 2 * G), *longer = grow(a, 4 * G), *moved = grow(a, 5 * G);
+    gvmm_buffer *a = create(resource, 3 * G), *alias = grow(a, 2 * G), *longer = grow(a, 4 * G),
+                *moved = grow(a, 5 * G);
     gvmm_buffer *shorter, *twice, *read_only, *gone = grow(a, 6 * G);
     ck_ok(gvmm_buffer_shrink(&shorter, moved, G));
     ck_ok(gvmm_buffer_ring(&twice, a, 2));
@@ -545,7 +548,8 @@ START_TEST(a_restore_that_fails_half_way_can_be_tried_again)
     ck_ok(gvmm_buffer_ring(&twice, a, 2));
     write_pattern(address(a), 4 * G, 3);
     evict(a, contents);
-    const char *calls[] = {"cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemcpyHtoDAsync", "cuStreamCreate", "cuStreamSynchronize"};
+    const char *calls[] = {"cuMemCreate",       "cuMemMap",       "cuMemSetAccess",
+                           "cuMemcpyHtoDAsync", "cuStreamCreate", "cuStreamSynchronize"};
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
         for (uint64_t k = 1;; k++) {
             fault_call(calls[i], k, CUDA_ERROR_OUT_OF_MEMORY);

@@ -1,6 +1,6 @@
-/* The fault sweep: every public operation, with the nth driver call or host allocation failed, once and from then on, for every n until
- * the fault no longer fires. Each time: a documented result, inputs intact to the byte, nothing new alive, no warning for what was not
- * given back, and the same call then succeeds. */
+/* The fault sweep: every public operation, with the nth driver call or host allocation failed, once and from then on,
+ * for every n until the fault no longer fires. Each time: a documented result, inputs intact to the byte, nothing new
+ * alive, no warning for what was not given back, and the same call then succeeds. */
 #include "support.h"
 
 /* What an operation works on. */
@@ -20,7 +20,7 @@ typedef struct operation {
     const char *name;
     void (*prepare)(scene *s);
     gvmm_result (*run)(scene *s);
-    bool gives_back;      /* it may warn, succeeds in every case, and leaves no input */
+    bool gives_back; /* it may warn, succeeds in every case, and leaves no input */
 } operation;
 
 /* ---- scenes ---- */
@@ -30,7 +30,8 @@ static const int three_chunks = 3;
 /* A range of three chunks with the pattern in it, and a hole or a decoy behind. */
 static void three(scene *s, bool hole)
 {
-    gvmm_buffer *first = hole ? buffer_with_hole_behind(plain, G, 8 * G) : buffer_with_decoy_behind(plain, G, &s->decoy);
+    gvmm_buffer *first = hole ? buffer_with_hole_behind(plain, G, 8 * G)
+                              : buffer_with_decoy_behind(plain, G, &s->decoy);
     gvmm_buffer *second = grow(first, 2 * G);
     s->input = grow(second, three_chunks * G);
     gvmm_buffer_release(first);
@@ -100,7 +101,8 @@ static void striped(scene *s)
     write_pattern(gvmm_buffer_address(s->input), three_chunks * G, 1);
 }
 
-/* One that device 0 may only read, beside one that it may write: what must be kept of the former needs a mapping for the purpose. */
+/* One that device 0 may only read, beside one that it may write: what must be kept of the former needs a mapping for
+ * the purpose. */
 static void partly_read_only(scene *s)
 {
     three(s, true);

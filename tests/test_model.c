@@ -1,10 +1,11 @@
-/* The model test. As a test it runs fixed seeds, one seed of the day, and the corpus; with arguments it runs what they say:
+/* The model test. As a test it runs fixed seeds, one seed of the day, and the corpus; with arguments it runs what they
+ * say:
  *
  *     test_model --replay FILE | HEX    tells every operation of one string
  *     test_model --seed NUMBER          the string of a seed
  *
- * Every string runs in a process of its own, as the simulated driver does not live on in a forked child: this one never starts it. A
- * string that fails is made shorter as long as it fails, and printed. */
+ * Every string runs in a process of its own, as the simulated driver does not live on in a forked child: this one never
+ * starts it. A string that fails is made shorter as long as it fails, and printed. */
 #include <check.h>
 #include <dirent.h>
 #include <stdio.h>

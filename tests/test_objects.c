@@ -200,12 +200,12 @@ START_TEST(a_move_maps_the_same_memory_in_the_same_order)
     ck_assert_uint_eq(moved->total, 4 * G);
     ck_assert_uint_eq(amount(STAT_physical_bytes), 4 * G);
     ck_assert_uint_eq(amount(STAT_mapped_bytes), 7 * G);
-    for (unsigned i = 0; i < 3; i++) ck_pattern(new + i * G, G, i);
+    for (unsigned i = 0; i < 3; i++) ck_pattern(new + i *G, G, i);
     gvmm__reservation_release(here);
     gvmm__reservation_release(there);
     gvmm__range_release(r);
     ck_released(old, 3 * G);
-    for (unsigned i = 0; i < 3; i++) ck_pattern(new + i * G, G, i);
+    for (unsigned i = 0; i < 3; i++) ck_pattern(new + i *G, G, i);
     gvmm__range_release(moved);
     ck_released(new, 4 * G);
 }

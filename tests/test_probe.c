@@ -1,4 +1,5 @@
-/* The probe, and options that are asked for if available: right answers, the failed call named, quiet, nothing left whatever fails. */
+/* The probe, and options that are asked for if available: right answers, the failed call named, quiet, nothing left
+ * whatever fails. */
 #include "support.h"
 
 #include <dirent.h>
@@ -317,8 +318,9 @@ static bool same_answer(const gvmm_answer *a, const gvmm_answer *b)
            (a->call == b->call || strcmp(a->call, b->call) == 0);
 }
 
-/* One call fails: the capability that it was made for says so, with the call's name and status and what to do; no other one changes.
- * A few calls may fail without harm: how much more than the device's memory can be reserved, the device's own node. */
+/* One call fails: the capability that it was made for says so, with the call's name and status and what to do; no other
+ * one changes. A few calls may fail without harm: how much more than the device's memory can be reserved, the device's
+ * own node. */
 START_TEST(each_call_belongs_to_one_capability)
 {
     start_machine(machine(2));
@@ -494,7 +496,8 @@ static gvmm_options wish(unsigned optional)
     return options;
 }
 
-/* On the simulated machine the attribute promises fabric handles and making them is not permitted, as on an H200 without IMEX. */
+/* On the simulated machine the attribute promises fabric handles and making them is not permitted, as on an H200
+ * without IMEX. */
 START_TEST(fabric_falls_back)
 {
     gvmm_error before, after;

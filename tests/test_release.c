@@ -1,7 +1,8 @@
-/* spec.md §10, points 13, 15 to 18, 21 to 23, 26 to 28: closing, releasing and the order with GPU work, captures and graphs.
+/* spec.md §10, points 13, 15 to 18, 21 to 23, 26 to 28: closing, releasing and the order with GPU work, captures and
+ * graphs.
  *
- * Work that lasts is a host function at a gate. A close "waits" if, once it is inside cuStreamSynchronize, it neither returns nor
- * unmaps as long as the gate is shut. */
+ * Work that lasts is a host function at a gate. A close "waits" if, once it is inside cuStreamSynchronize, it neither
+ * returns nor unmaps as long as the gate is shut. */
 #include "support.h"
 
 #include <pthread.h>
@@ -354,8 +355,9 @@ static CUgraph graph_with_memset(uint64_t address, size_t size)
     return graph;
 }
 
-/* The destructor runs on a driver thread some time after the graph is gone; Check's timeout bounds this. gvmm's figures tell when the
- * memory is back. (Asking the driver for a handle at an address that another thread is unmapping crashes it: H200, driver 580.) */
+/* The destructor runs on a driver thread some time after the graph is gone; Check's timeout bounds this. gvmm's figures
+ * tell when the memory is back. (Asking the driver for a handle at an address that another thread is unmapping crashes
+ * it: H200, driver 580.) */
 static void ck_goes_away(uint64_t address, size_t size)
 {
     gvmm_stats now;
@@ -480,7 +482,8 @@ END_TEST
 /* A wait that fails loses nothing: the memory goes, and one warning names the call. */
 START_TEST(a_failed_wait_still_gives_the_memory_up)
 {
-    const char *calls[] = {"cuStreamSynchronize", "cuThreadExchangeStreamCaptureMode", "cuStreamIsCapturing", "cuCtxPushCurrent"};
+    const char *calls[] = {"cuStreamSynchronize", "cuThreadExchangeStreamCaptureMode", "cuStreamIsCapturing",
+                           "cuCtxPushCurrent"};
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
         gvmm_buffer *buffer = create(plain, G);
         uint64_t address = gvmm_buffer_address(buffer);

@@ -1,4 +1,5 @@
 /* Fault plans over the simulated driver: what fails, how, and what has been done all the same. */
+#include <stdatomic.h>
 #include <unistd.h>
 
 #include "sim_kit.h"
@@ -25,8 +26,8 @@ static void faults_end(void)
 static void nothing(void *data) { (void)data; }
 
 /* ---------------------------------------------------------------------------------------------
- * A failing undo call still undoes. One pair of functions for every such call of driver_calls.h: `make` prepares, `undo` is the
- * call, once through the fault table and once more past it, to see that there is nothing left to undo.
+ * A failing undo call still undoes. One pair of functions for every such call of driver_calls.h: `make` prepares,
+ * `undo` is the call, once through the fault table and once more past it, to see that there is nothing left to undo.
  * ------------------------------------------------------------------------------------------- */
 
 static struct {
@@ -61,6 +62,19 @@ static void make_pool(void)
     ck_cu(cu->cuMemPoolCreate(&it.pool, &props));
 }
 static void make_stream(void) { ck_cu(cu->cuStreamCreate(&it.stream, 0)); }
+static atomic_bool woken;
+static void wake_late(void *data)
+{
+    (void)data;
+    usleep(20000);
+    atomic_store(&woken, true);
+}
+static void make_busy(void)
+{
+    make_stream();
+    atomic_store(&woken, false);
+    ck_cu(cu->cuLaunchHostFunc(it.stream, wake_late, NULL));
+}
 static void make_event(void) { ck_cu(cu->cuEventCreate(&it.event, 0)); }
 static void make_graph(void) { ck_cu(cu->cuGraphCreate(&it.graph, 0)); }
 static void make_exec(void)
@@ -100,6 +114,12 @@ static CUresult undo_cuMemFreeHost(const gvmm_driver *d) { return d->cuMemFreeHo
 static CUresult undo_cuMemHostUnregister(const gvmm_driver *d) { return d->cuMemHostUnregister(host); }
 static CUresult undo_cuMemPoolDestroy(const gvmm_driver *d) { return d->cuMemPoolDestroy(it.pool); }
 static CUresult undo_cuStreamDestroy(const gvmm_driver *d) { return d->cuStreamDestroy(it.stream); }
+static CUresult undo_cuStreamSynchronize(const gvmm_driver *d)
+{
+    CUresult r = d->cuStreamSynchronize(it.stream);
+    ck_assert(atomic_load(&woken));
+    return r;
+}
 static CUresult undo_cuEventDestroy(const gvmm_driver *d) { return d->cuEventDestroy(it.event); }
 static CUresult undo_cuGraphDestroy(const gvmm_driver *d) { return d->cuGraphDestroy(it.graph); }
 static CUresult undo_cuGraphExecDestroy(const gvmm_driver *d) { return d->cuGraphExecDestroy(it.exec); }
@@ -114,6 +134,7 @@ static CUresult undo_cuCtxDestroy(const gvmm_driver *d) { return d->cuCtxDestroy
 static CUresult undo_cuCtxPopCurrent(const gvmm_driver *d) { return d->cuCtxPopCurrent(NULL); }
 static CUresult undo_cuCtxDisablePeerAccess(const gvmm_driver *d) { return d->cuCtxDisablePeerAccess(it.context); }
 
+static void end_stream(void) { ck_cu(cu->cuStreamDestroy(it.stream)); }
 static void end_block(void) { block_free(&it.b); }
 static void end_graph(void) { ck_cu(cu->cuGraphDestroy(it.graph)); }
 static void end_peer(void) { ck_cu(cu->cuDevicePrimaryCtxRelease(1)); }
@@ -153,6 +174,7 @@ static const struct {
     ROW(cuMemHostUnregister, make_registered, NULL, false),
     ROW(cuMemPoolDestroy, make_pool, NULL, false),
     ROW(cuStreamDestroy, make_stream, NULL, false),
+    ROW(cuStreamSynchronize, make_busy, end_stream, true), /* waits, that is */
     ROW(cuEventDestroy, make_event, NULL, false),
     ROW(cuGraphDestroy, make_graph, NULL, false),
     ROW(cuGraphExecDestroy, make_exec, NULL, false),
@@ -187,6 +209,18 @@ START_TEST(a_failing_undo_call_still_undoes)
     fault_call("cuCtxPopCurrent", 1, CUDA_ERROR_TIMEOUT);
     ck_cu_fails(undo_cuCtxPopCurrent(faulty), CUDA_ERROR_TIMEOUT);
     end_pop();
+}
+END_TEST
+
+/* What the driver itself refuses to undo is not undone: its answer counts. */
+START_TEST(a_refused_undo_call_says_so)
+{
+    make_block();
+    fault_call("cuMemUnmap", 1, CUDA_ERROR_TIMEOUT);
+    ck_cu_fails(faulty->cuMemUnmap(it.b.address + 1, G), CUDA_ERROR_INVALID_VALUE);
+    ck_assert_uint_eq(gvmm_faults_injected(), 1);
+    ck_cu(cu->cuMemUnmap(it.b.address, G));
+    end_block();
 }
 END_TEST
 
@@ -383,6 +417,7 @@ int main(void)
     tcase_set_timeout(tests, 60);
     suite_add_tcase(suite, tests);
     tcase_add_test(tests, a_failing_undo_call_still_undoes);
+    tcase_add_test(tests, a_refused_undo_call_says_so);
     tcase_add_test(tests, every_undo_call_was_tried);
     tcase_add_test(tests, a_failing_call_has_done_nothing);
     tcase_add_test(tests, plans_from_text);

@@ -369,7 +369,8 @@ START_TEST(memory_released_twice)
     ck_finding("cuMemRelease (call %llu): handle 0x%llx was released before", ULL(calls_made() - 2), ULL(b.handle));
     ck_cu_fails(cu->cuMemRelease(0), CUDA_ERROR_INVALID_VALUE);
     ck_cu_fails(cu->cuMemRelease(12345), CUDA_ERROR_INVALID_VALUE);
-    ck_finding("cuMemRelease (call %llu): 0x3039 is not a handle of memory; a real driver may crash here", ULL(calls_made() - 2));
+    ck_finding("cuMemRelease (call %llu): 0x3039 is not a handle of memory; a real driver may crash here",
+               ULL(calls_made() - 2));
 }
 END_TEST
 
@@ -417,6 +418,81 @@ START_TEST(more_references_given_away_than_one_has)
     ck_cu(cu->cuUserObjectRetain(o, 1)); /* or it would be lost for good */
     ck_cu(cu->cuGraphDestroy(g));
     ck_assert_uint_eq(alive(GVMM_SIM_USER_OBJECT), 0);
+}
+END_TEST
+
+/* Nobody can give back what is left after that: the machine's end (a reset) takes it. */
+START_TEST(a_user_object_that_is_lost_does_not_keep_the_machine)
+{
+    CUuserObject o;
+    CUgraph g;
+    ck_cu(cu->cuGraphCreate(&g, 0));
+    ck_cu(cu->cuUserObjectCreate(&o, NULL, nothing, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
+    ck_cu(cu->cuGraphRetainUserObject(g, o, 2, CU_GRAPH_USER_OBJECT_MOVE));
+    ck_cu(cu->cuGraphDestroy(g));
+    ck_assert_uint_eq(alive(GVMM_SIM_USER_OBJECT), 1);
+    ck_assert_uint_eq(gvmm_sim_findings(NULL, NULL), 1);
+    gvmm_sim_findings_clear();
+    machine_end();
+    machine_of_two_devices();
+    ck_assert_uint_eq(alive(GVMM_SIM_USER_OBJECT), 0);
+}
+END_TEST
+
+START_TEST(memory_that_an_error_keeps_does_not_keep_the_machine)
+{
+    CUdeviceptr plain, pooled;
+    void *pinned;
+    CUcontext context;
+    ck_cu(cu->cuDevicePrimaryCtxRetain(&context, 1));
+    begin();
+    ck_cu(cu->cuMemAlloc(&plain, G));
+    ck_cu(cu->cuMemAllocAsync(&pooled, G, NULL));
+    ck_cu(cu->cuMemAllocHost(&pinned, 100));
+    ck_cu(cu->cuMemsetD8Async(b.address, 1, 2 * G, busy));
+    block_unmap(&b);
+    run_into_error();
+    ck_cu_fails(cu->cuMemFree(plain), CUDA_ERROR_ILLEGAL_ADDRESS);
+    ck_cu_fails(cu->cuMemFreeAsync(pooled, NULL), CUDA_ERROR_ILLEGAL_ADDRESS);
+    ck_cu_fails(cu->cuMemFreeHost(pinned), CUDA_ERROR_ILLEGAL_ADDRESS);
+    ck_cu(cu->cuCtxSetCurrent(context)); /* the error is there too */
+    ck_cu_fails(cu->cuCtxSynchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);
+    end();
+    ck_cu(cu->cuMemRelease(b.handle));
+    ck_cu(cu->cuMemAddressFree(b.address, b.size));
+    ck_cu(cu->cuDevicePrimaryCtxReset(0)); /* takes what was allocated in it */
+    ck_assert_uint_eq(alive(GVMM_SIM_PLAIN) + alive(GVMM_SIM_PINNED), 0);
+    ck_assert_uint_eq(alive(GVMM_SIM_POOLED), 1);
+    gvmm_sim_findings_clear();
+    machine_end();
+    machine_of_two_devices();
+    ck_assert_uint_eq(alive(GVMM_SIM_POOLED), 0);
+    ck_cu(cu->cuMemAllocAsync(&pooled, G, NULL));
+    ck_cu(cu->cuMemFreeAsync(pooled, NULL));
+    ck_cu(cu->cuCtxSynchronize());
+}
+END_TEST
+
+/* Captured unlooked at, as on a GPU; found when it runs. */
+START_TEST(a_captured_memset_of_pageable_memory)
+{
+    static char bytes[64];
+    CUstream s;
+    CUgraph g;
+    CUgraphExec x;
+    ck_cu(cu->cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    ck_cu(cu->cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    ck_cu(cu->cuMemsetD8Async((CUdeviceptr)(uintptr_t)bytes, 1, sizeof bytes, s));
+    ck_cu(cu->cuStreamEndCapture(s, &g));
+    ck_cu(cu->cuGraphInstantiateWithFlags(&x, g, 0));
+    ck_cu(cu->cuGraphDestroy(g));
+    ck_cu(cu->cuGraphLaunch(x, s));
+    ck_cu_fails(cu->cuStreamSynchronize(s), CUDA_ERROR_ILLEGAL_ADDRESS);
+    ck_assert_int_eq(bytes[0], 0);
+    ck_assert_uint_eq(gvmm_sim_findings(NULL, NULL), 1);
+    gvmm_sim_findings_clear();
+    ck_cu(cu->cuGraphExecDestroy(x));
+    ck_cu_fails(cu->cuStreamDestroy(s), CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 END_TEST
 
@@ -554,6 +630,9 @@ int main(void)
     tcase_add_test(handles, memory_released_twice);
     tcase_add_test(handles, memory_freed_twice);
     tcase_add_test(handles, more_references_given_away_than_one_has);
+    tcase_add_test(handles, a_user_object_that_is_lost_does_not_keep_the_machine);
+    tcase_add_test(handles, memory_that_an_error_keeps_does_not_keep_the_machine);
+    tcase_add_test(handles, a_captured_memset_of_pageable_memory);
     tcase_add_test(handles, a_graph_that_is_to_be_its_own_child);
     tcase_add_test(handles, a_mapping_past_the_end_of_its_reservation);
     TCase *keeping = add_machine_case(suite, "keeping");

@@ -16,7 +16,7 @@ static void *churn(void *unused)
     if (cu->cuDevicePrimaryCtxRetain(&context, 0) || cu->cuCtxSetCurrent(context) || cu->cuStreamCreate(&s, 0))
         return (void *)1;
     while (!atomic_load(&enough)) {
-        if (SANITIZED) usleep(2000);
+        if (SANITIZED) usleep(20000); /* the thread sanitizer keeps something for every address */
         CUdeviceptr address;
         if (cu->cuMemAlloc(&address, 100000) || cu->cuMemsetD8Async(address, 1, 100000, s) ||
             cu->cuLaunchHostFunc(s, nothing, NULL) || cu->cuStreamSynchronize(s) || cu->cuMemFree(address))
@@ -51,7 +51,7 @@ static int calls_that_do_not_say_not_initialised(void)
 
 static int fork_while_others_work(void)
 {
-    enum { THREADS = 3, CHILDREN = 40 };
+    enum { THREADS = 3, CHILDREN = SANITIZED ? 10 : 40 };
     pthread_t threads[THREADS];
     int wrong = 0;
     cu = gvmm_sim_driver();
@@ -80,7 +80,8 @@ static int fork_while_others_work(void)
 START_TEST(forked_children_have_no_driver_and_harm_none)
 {
     char text[8000];
-    setenv("GVMM_SIM", "granularity=64K", 1); /* the thread sanitizer's memory grows with every address that was ever used */
+    setenv("GVMM_SIM", "granularity=64K",
+           1); /* the thread sanitizer's memory grows with every address that was ever used */
     setenv("GVMM_SIM_REPORT", "-", 1);
     if (SANITIZED) setenv("ASAN_OPTIONS", "detect_leaks=0", 1); /* what only the lost threads knew is no leak */
     ck_assert_int_eq(child_run("fork", text, sizeof text), 0);

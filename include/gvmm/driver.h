@@ -30,7 +30,7 @@ typedef enum gvmm_driver_call {
 #define GVMM_X(need, role, name, symbol, version, params, args) GVMM_CALL_##name,
     GVMM_DRIVER_CALLS(GVMM_X)
 #undef GVMM_X
-    GVMM_CALL_COUNT
+        GVMM_CALL_COUNT
 } gvmm_driver_call;
 
 /* Name of a driver call, "cuMemMap". Static; "?" when out of range. */

@@ -14,18 +14,20 @@ extern "C" {
  * variable GVMM_SIM sets them by name: "devices=2,memory=8G,granularity=64K". */
 typedef struct gvmm_sim_config {
     size_t struct_size;
-    unsigned devices;          /* 1 to 16 */
-    unsigned numa_nodes;       /* 1 to 8 */
-    uint64_t memory;           /* bytes of each device */
-    uint64_t address_space;    /* bytes that can be reserved in all */
-    uint64_t granularity;      /* bytes; a power of two, at least 4096 */
-    unsigned descriptors;      /* exported descriptors open at a time; 0: what the system gives */
-    bool peers;                /* every device can access every other */
-    bool latency;              /* each VMM call takes the time measured on an H200 */
+    unsigned devices;       /* 1 to 16 */
+    unsigned numa_nodes;    /* 1 to 8 */
+    uint64_t memory;        /* bytes of each device */
+    uint64_t address_space; /* bytes that can be reserved in all */
+    uint64_t granularity;   /* bytes; a power of two, at least 4096 */
+    unsigned descriptors;   /* exported descriptors open at a time; 0: what the system gives */
+    bool peers;             /* every device can access every other */
+    bool latency;           /* each VMM call takes the time measured on an H200 */
 } gvmm_sim_config;
 
 #define GVMM_SIM_CONFIG_INIT \
-    { sizeof(gvmm_sim_config), 1, 1, (uint64_t)80 << 30, (uint64_t)1 << 46, 2u << 20, 0, true, false }
+    { \
+        sizeof(gvmm_sim_config), 1, 1, (uint64_t)80 << 30, (uint64_t)1 << 46, 2u << 20, 0, true, false \
+    }
 
 /* The simulated driver's table. Usable at once: gvmm_driver_install(gvmm_sim_driver()). */
 GVMM_API const gvmm_driver *gvmm_sim_driver(void);
@@ -59,11 +61,11 @@ typedef enum gvmm_sim_kind {
 
 typedef struct gvmm_sim_item {
     gvmm_sim_kind kind;
-    uint64_t address;       /* device address, or the handle's value where there is none */
-    uint64_t size;          /* bytes; 0 where it means nothing */
-    unsigned references;    /* creation references of memory; 1 elsewhere */
-    uint64_t call;          /* number of the driver call that made it, counted from 1 */
-    const char *made_by;    /* name of that call */
+    uint64_t address;    /* device address, or the handle's value where there is none */
+    uint64_t size;       /* bytes; 0 where it means nothing */
+    unsigned references; /* creation references of memory; 1 elsewhere */
+    uint64_t call;       /* number of the driver call that made it, counted from 1 */
+    const char *made_by; /* name of that call */
 } gvmm_sim_item;
 
 /* Counts what is alive, per kind, in `counts` (may be NULL), and calls `visit` for each (may be NULL), oldest first
@@ -81,8 +83,8 @@ GVMM_API const char *gvmm_sim_kind_name(gvmm_sim_kind kind);
  * when it ran, destroyed streams used, double releases.
  * ------------------------------------------------------------------------------------------- */
 
-/* Calls `visit` with the text of each finding so far, in order. Returns their number. A finding is also written to standard
- * error when it is made, unless gvmm_sim_quiet(true). */
+/* Calls `visit` with the text of each finding so far, in order. Returns their number. A finding is also written to
+ * standard error when it is made, unless gvmm_sim_quiet(true). */
 GVMM_API size_t gvmm_sim_findings(void (*visit)(void *user, const char *text), void *user);
 GVMM_API void gvmm_sim_quiet(bool quiet);
 

@@ -20,6 +20,8 @@ from ._errors import CUDAError, CUDAMemoryError, CUDAValueError, CUDAWarning
 from ._gvmm import Buffer, VirtualMemoryBuffer, VirtualMemoryResource, drain
 from ._gvmm import version as __version__
 from ._options import VirtualMemoryResourceOptions
+from ._probe import Capability, Probe, probe
+from ._residency import ResidencyEvent
 from ._stats import Stats, stats
 from .sim import simulate
 
@@ -32,8 +34,11 @@ __all__ = [
     "CUDAMemoryError",
     "CUDAValueError",
     "CUDAWarning",
+    "Capability",
     "Device",
     "Graph",
+    "Probe",
+    "ResidencyEvent",
     "Stats",
     "Stream",
     "VirtualMemoryBuffer",
@@ -41,6 +46,7 @@ __all__ = [
     "VirtualMemoryResourceOptions",
     "__version__",
     "drain",
+    "probe",
     "sim",
     "simulate",
     "stats",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 _VALUES: dict[str, dict[str | None, int]] = {
@@ -16,6 +16,8 @@ _VALUES: dict[str, dict[str | None, int]] = {
     "peer_access": {None: 0, "r": 1, "rw": 3},
     "release_mode": {"sync": 0, "deferred": 1},
 }
+_OPTIONAL = {"rdma": 1, "fabric": 2, "handle": 4, "peers": 8}
+_ALL = (1 << 64) - 1
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,23 @@ class VirtualMemoryResourceOptions:
     release_mode
         What the end of a buffer that was not closed does: ``"sync"`` waits as close() does; ``"deferred"`` never waits and never warns of
         captures, and the memory goes back when the stream's work is done. Of a resource; in a chunk's options without effect.
+    capacity
+        Bytes of addresses to reserve for a new buffer, so that it grows in place; ``"all"``: as many as the location has memory.
+        ``buffer.capacity`` says what was got.
+    chunk_size
+        Memory is made in chunks of so many bytes, rounded up; 0: one chunk for each allocation and grow.
+    stripe
+        Ordinals of the devices on which chunks are placed in turn; needs a ``chunk_size``.
+    ahead_count
+        Chunks of ``chunk_size`` that a thread of gvmm makes ahead of need, for the resource's grows.
+    tag
+        Any number, by which the resource's evict() and restore() choose.
+    optional
+        What may be left out where it cannot be had, in place of an error: ``"rdma"``, ``"fabric"`` (then ``"posix_fd"``), ``"handle"`` (any
+        handle_type; then None), ``"peers"`` (without those out of reach). The resource's ``config`` tells what was got.
 
-    Raises ValueError for a value that is not allowed, NotImplementedError for ``handle_type="win32"``.
+    The last six can be given by name only. Raises ValueError for a value that is not allowed, NotImplementedError for
+    ``handle_type="win32"``.
 
     >>> VirtualMemoryResourceOptions(self_access="r", peers=(1,)).peers
     (1,)
@@ -69,16 +86,31 @@ class VirtualMemoryResourceOptions:
     peer_access: str | None = "rw"
     numa_node: int = 0
     release_mode: str = "sync"
+    capacity: int | str = field(default=0, kw_only=True)
+    chunk_size: int = field(default=0, kw_only=True)
+    stripe: Iterable[int] = field(default=(), kw_only=True)
+    ahead_count: int = field(default=0, kw_only=True)
+    tag: int = field(default=0, kw_only=True)
+    optional: Iterable[str] = field(default=(), kw_only=True)
 
     def __post_init__(self) -> None:
         for name in _VALUES:
             _number(self, name)
-        if self.handle_type == "win32":
+        optional = (self.optional,) if isinstance(self.optional, str) else tuple(self.optional)
+        object.__setattr__(self, "optional", optional)
+        if bad := [name for name in optional if name not in _OPTIONAL]:
+            raise ValueError(f"optional must be of {', '.join(map(repr, _OPTIONAL))}, not {bad[0]!r}")
+        if self.handle_type == "win32" and "handle" not in optional:
             raise NotImplementedError("handle_type 'win32' needs security attributes, which gvmm does not take")
-        for name in ("addr_hint", "addr_align"):
+        for name in ("addr_hint", "addr_align", "chunk_size", "ahead_count"):
             _address(name, getattr(self, name))
-        peers = (self.peers,) if hasattr(self.peers, "__index__") else self.peers
-        object.__setattr__(self, "peers", tuple(device_ordinal(peer) for peer in peers))
+        _capacity(self.capacity)
+        if not -(1 << 31) < operator.index(self.tag) < 1 << 31:
+            raise ValueError(f"tag must be between -2**31 + 1 and 2**31 - 1, not {self.tag!r}")
+        for name in ("peers", "stripe"):
+            given = getattr(self, name)
+            ordinals = (given,) if hasattr(given, "__index__") else given
+            object.__setattr__(self, name, tuple(device_ordinal(ordinal) for ordinal in ordinals))
 
 
 def _number(options: VirtualMemoryResourceOptions, name: str) -> int:
@@ -97,6 +129,14 @@ def _address(name: str, value: int | None) -> int:
     if not 0 <= number < 1 << 64:
         raise ValueError(f"{name} must fit in 64 bits, not be {value!r}")
     return number
+
+
+def _capacity(value: int | str) -> int:
+    if isinstance(value, str):
+        if value == "all":
+            return _ALL
+        raise ValueError(f"capacity must be bytes or 'all', not {value!r}")
+    return min(_address("capacity", value), _ALL - 1)
 
 
 def device_ordinal(device: Any) -> int:
@@ -126,7 +166,7 @@ def pack(config: Any, of: VirtualMemoryResourceOptions | None = None) -> tuple[V
     options = checked(config)
     if of is not None and options.location_type != of.location_type:
         raise ValueError(f"location_type must be the resource's, {of.location_type!r}, not {options.location_type!r}")
-    if options.location_type == "host" and options.handle_type is not None:
+    if options.location_type == "host" and options.handle_type is not None and "handle" not in options.optional:
         raise ValueError("location_type 'host' cannot be exported and needs handle_type=None")
     named = {name: _number(options, name) for name in _VALUES}
     return options, (
@@ -142,4 +182,18 @@ def pack(config: Any, of: VirtualMemoryResourceOptions | None = None) -> tuple[V
         named["peer_access"],
         named["release_mode"],
         options.peers,
+        _capacity(options.capacity),
+        _address("chunk_size", options.chunk_size),
+        options.stripe,
+        _address("ahead_count", options.ahead_count),
+        operator.index(options.tag),
+        sum(_OPTIONAL[name] for name in set(options.optional)),
     )
+
+
+def settled(
+    options: VirtualMemoryResourceOptions, rdma: bool, handle: int, peers: tuple[int, ...]
+) -> VirtualMemoryResourceOptions:
+    """Options with what a resource got of the optional ones, from the library's numbers."""
+    [handle_type] = [name for name, number in _VALUES["handle_type"].items() if number == handle]
+    return replace(options, gpu_direct_rdma=rdma, handle_type=handle_type, peers=peers)

@@ -404,11 +404,14 @@ static PyMethodDef methods[] = {
      "Raises ValueError if both are given.\n\n"
      ">>> with Buffer.from_handle(tensor.data_ptr(), tensor.nbytes, owner=tensor) as buffer: ..."},
     {"close", FAST(buffer_close),
-     "close($self, /, stream=None)\n--\n\n"
+     "close($self, /, stream=None, *, wait=True)\n--\n\n"
      "Waits for the stream's work, then gives up the buffer's share of its memory. Closing again does nothing. What other\n"
      "buffers, graphs or exports still hold stays where it is.\n\n"
-     "stream\n    Waited for and recorded in place of the recorded one.\n\n"
-     "Raises RuntimeError while the stream is capturing: the buffer stays open. Anything that goes wrong later is a CUDAWarning.\n\n"
+     "stream\n    Waited for and recorded in place of the recorded one.\n"
+     "wait\n    False: returns at once, and the memory goes back when the work that is queued now is done; drain() waits for that. While\n"
+     "    the stream captures, the graph holds the memory. A wrapped mapping goes to its resource at once all the same.\n\n"
+     "Raises RuntimeError while the stream is capturing, if it is to be waited for: the buffer stays open. Anything that goes wrong\n"
+     "later is a CUDAWarning.\n\n"
      ">>> buffer.close(stream)"},
     {"set_deallocation_stream", buffer_set_stream, METH_O,
      "set_deallocation_stream($self, stream, /)\n--\n\n"
@@ -483,13 +486,3 @@ static PyType_Slot slots[] = {
 
 PyType_Spec buffer_spec = {"gvmm.Buffer", sizeof(buffer_object), 0,
                            Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, slots};
-
-static PyType_Slot vm_slots[] = {
-    {Py_tp_doc,
-     "A buffer that VirtualMemoryResource.allocate() or modify_allocation() made. It can grow: modify_allocation() gives\n"
-     "a longer view of the same memory."},
-    {0, NULL},
-};
-
-PyType_Spec vm_buffer_spec = {"gvmm.VirtualMemoryBuffer", sizeof(buffer_object), 0,
-                              Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, vm_slots}; /* collected as its base is */

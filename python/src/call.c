@@ -63,6 +63,9 @@ void call_begin(call *c)
     c->thread = PyEval_SaveThread();
 }
 
+void call_interrupt(void) { PyEval_RestoreThread(innermost->thread); }
+void call_resume(void) { innermost->thread = PyEval_SaveThread(); }
+
 void call_end(call *c, module_state *state)
 {
     innermost = c->outer;

@@ -15,8 +15,12 @@ static bool readable(buffer_object *self, bool *readonly)
 {
     gvmm_access access = GVMM_ACCESS_READ_WRITE; /* who wrapped a mapping answers for it */
     gvmm_result r = GVMM_OK;
-    if (self->buffer && buffer_view(self).size)
+    if (self->buffer && buffer_view(self).size) {
+        call c;
+        call_begin(&c); /* the memory may be on its way out on another thread */
         r = gvmm_buffer_get_access(self->buffer, gvmm_resource_device(gvmm_buffer_resource(self->buffer)), &access);
+        call_end(&c, self->state);
+    }
     if (r) return raise_result(self->state, r) != NULL;
     *readonly = access != GVMM_ACCESS_READ_WRITE;
     if (access != GVMM_ACCESS_NONE) return true;
@@ -221,6 +225,17 @@ PyObject *buffer_array_interface(PyObject *op, void *unused)
 
 /* ---- the buffer protocol ---- */
 
+/* What touches it would end the process. */
+static bool evicted(buffer_object *self)
+{
+    if (!self->buffer) return false;
+    call c;
+    call_begin(&c);
+    bool is = gvmm_buffer_evicted_bytes(self->buffer) > 0;
+    call_end(&c, self->state);
+    return is;
+}
+
 static bool host_memory(buffer_object *self)
 {
     place where;
@@ -229,8 +244,10 @@ static bool host_memory(buffer_object *self)
         PyErr_SetString(PyExc_BufferError, "Buffer has been closed");
         return false;
     }
-    if (where.host_accessible) return true;
-    PyErr_SetString(PyExc_BufferError, "the memory is a device's, which the CPU cannot touch");
+    bool there = where.host_accessible && !evicted(self);
+    if (there) return true;
+    PyErr_SetString(PyExc_BufferError, where.host_accessible ? "the memory is evicted: restore it first"
+                                                             : "the memory is a device's, which the CPU cannot touch");
     return false;
 }
 

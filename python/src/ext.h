@@ -1,6 +1,6 @@
 /* The extension's map: what each file offers to the others, grouped under the file that defines it.
  *
- *     module  →  resource, buffer, release, exchange, work, simulate, timing  →  stream, call, args, error
+ *     module  →  resource, buffer, elastic, residency, release, exchange, work, probe, simulate, timing  →  stream, call, args, error
  *
  * Objects are ordinary Python objects over one reference to an object of the library. They hold their module's state by pointer: an
  * object keeps its type alive, the type its module. What may block runs between call_begin and call_end, without the interpreter lock. */
@@ -22,7 +22,8 @@ typedef struct module_state {
     bool main_interpreter;
     PyObject *is_finalizing; /* sys.is_finalizing; NULL once the module has been cleared */
     PyObject *pack_options;  /* gvmm._options.pack */
-    PyObject *device_ordinal;
+    PyObject *settled_options, *device_ordinal;
+    PyObject *residency_event; /* gvmm._residency.ResidencyEvent */
     PyObject *cuda_error, *cuda_value_error, *cuda_memory_error, *cuda_warning;
     PyTypeObject *resource_type, *buffer_type, *vm_buffer_type;
     PyObject *outliving; /* {id: stream}: streams that a deferred release may still need (release.c) */
@@ -64,6 +65,10 @@ typedef struct call {
 /* Gives the interpreter lock away; takes it back and tells Python of the warnings since. Between the two no Python is used. */
 void call_begin(call *c);
 void call_end(call *c, module_state *state);
+
+/* Within a call, in a callback of the library: has the interpreter lock, with this thread's own state, between the two. */
+void call_interrupt(void);
+void call_resume(void);
 
 /* Makes the library's warnings come here. Once per process. */
 void catch_warnings(void);
@@ -111,10 +116,18 @@ typedef struct resource_object {
     bool on_device;
     size_t granularity;
     PyObject *device, *config;
+    atomic_flag lock; /* guards on_residency */
+    PyObject *on_residency;
     PyObject *weakrefs;
 } resource_object;
 
 extern PyType_Spec resource_spec;
+
+/* False, with an exception, if __init__ was not called. */
+bool resource_ready(resource_object *self);
+
+/* From an int, or an object that knows its ordinal. What is too large for the library becomes a number that it refuses. */
+bool take_ordinal(module_state *state, PyObject *device, int *out);
 
 /* ---- buffer.c ---- */
 
@@ -133,6 +146,7 @@ typedef struct buffer_object {
     gvmm_buffer *kept; /* a full alias for exports that are out after close */
     uint64_t address;  /* wrapped only; 0 once closed */
     size_t size;       /* likewise */
+    bool deferred;     /* closed with wait=False: nor does what was kept wait */
     bool callback_due; /* wrapped only: mr.deallocate is yet to be called */
     uint64_t due_address;
     size_t due_size;
@@ -170,6 +184,30 @@ typedef struct place {
 } place;
 bool buffer_place(buffer_object *self, place *out);
 
+/* ---- elastic.c: shorter and composed views, access; the type of the library's own buffers ---- */
+
+PyObject *resource_compose(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names);
+
+/* False, with a TypeError, for someone else's mapping. */
+bool buffer_is_own(buffer_object *self);
+
+/* The place of a str in `words`, which NULL ends. ValueError, which says `what`. */
+bool take_word(const char *what, PyObject *object, const char *const *words, int *out);
+
+/* ---- residency.c: evict and restore ---- */
+
+PyObject *buffer_evict(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names);
+PyObject *buffer_restore(PyObject *self, PyObject *unused);
+PyObject *buffer_get_evicted(PyObject *self, void *unused);
+PyObject *buffer_get_generation(PyObject *self, void *unused);
+PyObject *resource_evict(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names);
+PyObject *resource_restore(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names);
+PyObject *resource_get_on_residency(PyObject *self, void *unused);
+int resource_set_on_residency(PyObject *self, PyObject *value, void *unused);
+
+/* Makes the library tell this object, as long as it lives. */
+void resource_watch(resource_object *self);
+
 /* ---- release.c: closing, and the end of an object ---- */
 
 PyObject *buffer_close(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names);
@@ -194,6 +232,10 @@ PyObject *buffer_dlpack_device(PyObject *self, PyObject *unused);
 PyObject *buffer_array_interface(PyObject *self, void *unused);
 int buffer_getbuffer(PyObject *self, Py_buffer *view, int flags);
 void buffer_releasebuffer(PyObject *self, Py_buffer *view);
+
+/* ---- probe.c: what a device can do ---- */
+
+PyObject *probe(PyObject *module, PyObject *device);
 
 /* ---- simulate.c: the simulated driver, faults, and the driver table for gvmm._cuda ---- */
 

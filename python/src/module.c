@@ -81,8 +81,10 @@ static PyObject *drain(PyObject *module, PyObject *unused)
 static PyMethodDef functions[] = {
     {"_stats", get_stats, METH_O, NULL},
     {"drain", drain, METH_NOARGS,
-     "drain()\n--\n\nWaits until everything that was given up has gone back to the driver: what graphs that are gone had\n"
-     "retained. Memory that buffers or graphs still hold is not waited for."},
+     "drain()\n--\n\nWaits until everything that was given up has gone back to the driver: what was closed with wait=False or released\n"
+     "deferred, and what graphs that are gone had retained. Memory that buffers, graphs or a capture still hold is not waited for.\n\n"
+     ">>> buffer.close(wait=False); gvmm.drain()"},
+    {"_probe", probe, METH_O, NULL},
     {"_time_create", time_create, METH_VARARGS, NULL},
     {"_time_alias", time_alias, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
@@ -102,6 +104,8 @@ static bool import_names(module_state *state)
 {
     return (state->is_finalizing = import_name("sys", "is_finalizing")) &&
            (state->pack_options = import_name("gvmm._options", "pack")) &&
+           (state->settled_options = import_name("gvmm._options", "settled")) &&
+           (state->residency_event = import_name("gvmm._residency", "ResidencyEvent")) &&
            (state->device_ordinal = import_name("gvmm._options", "device_ordinal")) &&
            (state->cuda_error = import_name("gvmm._errors", "CUDAError")) &&
            (state->cuda_value_error = import_name("gvmm._errors", "CUDAValueError")) &&
@@ -134,7 +138,9 @@ static int module_exec(PyObject *module)
 #define HELD(X) \
     X(is_finalizing) \
     X(pack_options) \
+    X(settled_options) \
     X(device_ordinal) \
+    X(residency_event) \
     X(cuda_error) \
     X(cuda_value_error) \
     X(cuda_memory_error) \

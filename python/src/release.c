@@ -27,7 +27,8 @@ static void outlive(buffer_object *self, gvmm_buffer *buffer, const stream_ref *
     gvmm_options options;
     if (!recorded->object || !self->state->outliving) return;
     gvmm_resource_options(gvmm_buffer_resource(buffer), &options);
-    if (options.release_mode != GVMM_RELEASE_DEFERRED || !is_capturing(recorded->stream)) return;
+    bool deferred = self->deferred || options.release_mode == GVMM_RELEASE_DEFERRED;
+    if (!deferred || !is_capturing(recorded->stream)) return;
     PyObject *key = PyLong_FromVoidPtr(recorded->object);
     if (!key || PyDict_SetItem(self->state->outliving, key, recorded->object) < 0) PyErr_Clear();
     Py_XDECREF(key);
@@ -47,6 +48,8 @@ static void let_go(buffer_object *self, gvmm_buffer *a, gvmm_buffer *b)
         call_begin(&c);
         use_stream(a, recorded.stream);
         use_stream(b, recorded.stream);
+        if (self->deferred && a) (void)gvmm_buffer_close_deferred(a, NULL);
+        if (self->deferred && b) (void)gvmm_buffer_close_deferred(b, NULL);
         gvmm_buffer_release(a);
         gvmm_buffer_release(b);
         call_end(&c, self->state);
@@ -195,18 +198,21 @@ static gvmm_result keep_for_exports(buffer_object *self)
 }
 
 /* Takes `used` over, as does close_wrapped. */
-static PyObject *close_own(buffer_object *self, stream_ref *used)
+static PyObject *close_own(buffer_object *self, stream_ref *used, bool wait)
 {
     bool exported = is_exported(self);
+    self->deferred = !wait;
+    if (!wait) outlive(self, self->buffer, used);
     call c;
     call_begin(&c);
     gvmm_result r = exported ? keep_for_exports(self) : GVMM_OK;
     if (!r) {
         use_stream(self->buffer, used->stream);
-        r = gvmm_buffer_close(self->buffer, NULL);
+        r = wait ? gvmm_buffer_close(self->buffer, NULL) : gvmm_buffer_close_deferred(self->buffer, NULL);
     }
     call_end(&c, self->state);
     if (!r) return closed(self, used);
+    self->deferred = false;
     raise_result(self->state, r);
     stream_ref_clear(used);
     return stay_open(self);
@@ -244,20 +250,22 @@ static bool on_device(buffer_object *self)
 
 PyObject *buffer_close(PyObject *op, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
 {
-    static const signature s = {"close", {"stream"}, 1, 0};
+    static const signature s = {"close", {"stream", "wait"}, 1, 0};
     buffer_object *self = (buffer_object *)op;
-    PyObject *stream;
+    PyObject *given[2];
     stream_ref used;
-    if (!take_arguments(&s, args, nargs, names, &stream)) return NULL;
+    if (!take_arguments(&s, args, nargs, names, given)) return NULL;
+    int wait = given[1] ? PyObject_IsTrue(given[1]) : 1;
+    if (wait < 0) return NULL;
     if (!buffer_view(self).open) Py_RETURN_NONE;
-    if (!take_stream(stream, true, &used)) return NULL;
+    if (!take_stream(given[0], true, &used)) return NULL;
     if (used.stream) stream_ref_record(&used, on_device(self));
     else used = buffer_recorded(self);
     if (!begin_closing(self)) {
         stream_ref_clear(&used);
         Py_RETURN_NONE;
     }
-    return self->buffer ? close_own(self, &used) : close_wrapped(self, &used);
+    return self->buffer ? close_own(self, &used, wait) : close_wrapped(self, &used);
 }
 
 /* __exit__(type, value, traceback): a close that is refused leaves the buffer to its end, rather than hide the block's exception. */

@@ -6,57 +6,99 @@
 
 /* ---- options ---- */
 
-static bool take_peers(PyObject *peers, gvmm_options *out)
+/* A tuple of ordinals as an array, which the caller frees. */
+static bool take_ordinals(PyObject *ordinals, const int **out, size_t *out_count)
 {
-    Py_ssize_t count = PyTuple_Size(peers);
+    Py_ssize_t count = PyTuple_Size(ordinals);
     int *list = count > 0 ? PyMem_Malloc((size_t)count * sizeof *list) : NULL;
     if (count < 0 || (count && !list)) return count < 0 ? false : (PyErr_NoMemory(), false);
     for (Py_ssize_t i = 0; i < count; i++) {
-        long peer = PyLong_AsLong(PyTuple_GetItem(peers, i));
-        if (peer == -1 && PyErr_Occurred()) {
+        long ordinal = PyLong_AsLong(PyTuple_GetItem(ordinals, i));
+        if (ordinal == -1 && PyErr_Occurred()) {
             PyMem_Free(list);
             return false;
         }
-        list[i] = (int)peer;
+        list[i] = (int)ordinal;
     }
-    out->peers = list;
-    out->peer_count = (size_t)count;
+    *out = list;
+    *out_count = (size_t)count;
     return true;
 }
 
-/* Fills `out`, whose peers the caller frees. `of`: the resource's own options, if these are for a chunk of it; or NULL. A new reference
+static void free_lists(gvmm_options *options)
+{
+    PyMem_Free((void *)options->peers);
+    PyMem_Free((void *)options->stripe);
+}
+
+/* The numbers in the order of gvmm._options.pack. False: an exception is set, and `out` has no lists. */
+static bool take_numbers(PyObject *numbers, gvmm_options *out)
+{
+    int allocation, location, handle, granularity, rdma, self_access, peer_access, release;
+    unsigned long long hint, align, capacity, chunk_size, ahead_count;
+    PyObject *peers, *stripe;
+    *out = (gvmm_options)GVMM_OPTIONS_INIT;
+    if (!PyArg_ParseTuple(numbers, "iiiiipKKiiiO!KKO!KiI", &allocation, &location, &out->numa_node, &handle,
+                          &granularity, &rdma, &hint, &align, &self_access, &peer_access, &release, &PyTuple_Type,
+                          &peers, &capacity, &chunk_size, &PyTuple_Type, &stripe, &ahead_count, &out->tag,
+                          &out->optional))
+        return false;
+    if (!take_ordinals(peers, &out->peers, &out->peer_count)) return false;
+    if (!take_ordinals(stripe, &out->stripe, &out->stripe_count)) {
+        PyMem_Free((void *)out->peers);
+        return false;
+    }
+    out->allocation_type = (gvmm_allocation_type)allocation;
+    out->location = (gvmm_location_type)location;
+    out->handle_type = (gvmm_handle_type)handle;
+    out->granularity = (gvmm_granularity)granularity;
+    out->gpu_direct_rdma = rdma;
+    out->addr_hint = hint;
+    out->addr_align = align;
+    out->self_access = (gvmm_access)self_access;
+    out->peer_access = (gvmm_access)peer_access;
+    out->release_mode = (gvmm_release_mode)release;
+    out->capacity = capacity;
+    out->chunk_size = (size_t)chunk_size;
+    out->ahead_count = (size_t)ahead_count;
+    return true;
+}
+
+/* Fills `out`, whose lists the caller frees. `of`: the resource's own options, if these are for a chunk of it; or NULL. A new reference
  * to the checked options. */
 static PyObject *take_options(module_state *state, PyObject *config, PyObject *of, gvmm_options *out)
 {
     PyObject *packed = PyObject_CallFunctionObjArgs(state->pack_options, config ? config : Py_None, of, NULL);
     if (!packed) return NULL;
-    PyObject *checked = NULL, *numbers, *peers;
-    int allocation, location, handle, granularity, rdma, self_access, peer_access, release;
-    unsigned long long hint, align;
-    *out = (gvmm_options)GVMM_OPTIONS_INIT;
-    if (PyArg_ParseTuple(packed, "OO", &checked, &numbers) &&
-        PyArg_ParseTuple(numbers, "iiiiipKKiiiO!", &allocation, &location, &out->numa_node, &handle, &granularity,
-                         &rdma, &hint, &align, &self_access, &peer_access, &release, &PyTuple_Type, &peers) &&
-        take_peers(peers, out)) {
-        out->allocation_type = (gvmm_allocation_type)allocation;
-        out->location = (gvmm_location_type)location;
-        out->handle_type = (gvmm_handle_type)handle;
-        out->granularity = (gvmm_granularity)granularity;
-        out->gpu_direct_rdma = rdma;
-        out->addr_hint = hint;
-        out->addr_align = align;
-        out->self_access = (gvmm_access)self_access;
-        out->peer_access = (gvmm_access)peer_access;
-        out->release_mode = (gvmm_release_mode)release;
-        Py_INCREF(checked);
-    } else checked = NULL;
+    PyObject *checked = NULL, *numbers;
+    if (PyArg_ParseTuple(packed, "OO", &checked, &numbers) && take_numbers(numbers, out)) Py_INCREF(checked);
+    else checked = NULL;
     Py_DECREF(packed);
     return checked;
 }
 
+/* The options with what was got of the optional ones. Takes `checked`. */
+static PyObject *settle(module_state *state, PyObject *checked, const gvmm_resource *resource)
+{
+    gvmm_options got;
+    gvmm_resource_options(resource, &got);
+    if (!got.optional) return checked;
+    PyObject *peers = PyTuple_New((Py_ssize_t)got.peer_count), *settled = NULL;
+    for (size_t i = 0; peers && i < got.peer_count; i++) {
+        PyObject *peer = PyLong_FromLong(got.peers[i]);
+        if (!peer || PyTuple_SetItem(peers, (Py_ssize_t)i, peer) < 0) Py_CLEAR(peers);
+    }
+    if (peers)
+        settled = PyObject_CallFunction(state->settled_options, "OOiO", checked,
+                                        got.gpu_direct_rdma ? Py_True : Py_False, (int)got.handle_type, peers);
+    Py_XDECREF(peers);
+    Py_DECREF(checked);
+    return settled;
+}
+
 /* ---- start and end ---- */
 
-static bool take_ordinal(module_state *state, PyObject *device, int *out)
+bool take_ordinal(module_state *state, PyObject *device, int *out)
 {
     PyObject *number = PyObject_CallFunctionObjArgs(state->device_ordinal, device, NULL);
     if (!number) return false;
@@ -65,6 +107,21 @@ static bool take_ordinal(module_state *state, PyObject *device, int *out)
     if (ordinal == -1 && PyErr_Occurred()) return false;
     *out = ordinal > INT32_MAX || ordinal < INT32_MIN ? INT32_MAX : (int)ordinal;
     return true;
+}
+
+/* Giving up the last reference gives up the device's primary context, which may take a while. Keeps an exception. */
+static void drop(module_state *state, gvmm_resource *resource)
+{
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    if (!is_exiting(state)) {
+        call c;
+        call_begin(&c);
+        gvmm_resource_set_residency_handler(resource, NULL, NULL);
+        gvmm_resource_release(resource);
+        call_end(&c, state);
+    }
+    PyErr_Restore(type, value, traceback);
 }
 
 static int resource_init(PyObject *op, PyObject *args, PyObject *kwargs)
@@ -90,13 +147,19 @@ static int resource_init(PyObject *op, PyObject *args, PyObject *kwargs)
     call_begin(&c);
     gvmm_result r = gvmm_resource_create(&resource, ordinal, &options);
     call_end(&c, state);
-    PyMem_Free((void *)options.peers);
+    free_lists(&options);
     if (r) {
         raise_result(state, r);
         Py_DECREF(checked);
         return -1;
     }
     self->state = state;
+    atomic_flag_clear(&self->lock);
+    checked = settle(state, checked, resource);
+    if (!checked) {
+        drop(state, resource);
+        return -1;
+    }
     self->resource = resource;
     self->generation = fork_generation();
     self->ordinal = ordinal;
@@ -104,6 +167,7 @@ static int resource_init(PyObject *op, PyObject *args, PyObject *kwargs)
     self->granularity = gvmm_resource_granularity(resource);
     self->device = Py_NewRef(self->on_device ? device : Py_None);
     self->config = checked;
+    resource_watch(self);
     return 0;
 }
 
@@ -113,6 +177,7 @@ static int resource_traverse(PyObject *op, visitproc visit, void *arg)
     Py_VISIT(Py_TYPE(op));
     Py_VISIT(self->device);
     Py_VISIT(self->config);
+    Py_VISIT(self->on_residency);
     return 0;
 }
 
@@ -121,24 +186,15 @@ static int resource_clear(PyObject *op)
     resource_object *self = (resource_object *)op;
     Py_CLEAR(self->device);
     Py_CLEAR(self->config);
+    Py_CLEAR(self->on_residency);
     return 0;
 }
 
-/* Giving up the last reference gives up the device's primary context, which may take a while. */
 static void release_resource(resource_object *self)
 {
     gvmm_resource *resource = self->resource;
     self->resource = NULL;
-    if (!resource || self->generation != fork_generation()) return;
-    PyObject *type, *value, *traceback;
-    PyErr_Fetch(&type, &value, &traceback);
-    if (!is_exiting(self->state)) {
-        call c;
-        call_begin(&c);
-        gvmm_resource_release(resource);
-        call_end(&c, self->state);
-    }
-    PyErr_Restore(type, value, traceback);
+    if (resource && self->generation == fork_generation()) drop(self->state, resource);
 }
 
 static void resource_dealloc(PyObject *op)
@@ -153,7 +209,7 @@ static void resource_dealloc(PyObject *op)
     Py_DECREF(type);
 }
 
-static bool ready(resource_object *self)
+bool resource_ready(resource_object *self)
 {
     if (self->resource) return true;
     PyErr_SetString(PyExc_RuntimeError, "VirtualMemoryResource is not initialised: call its __init__");
@@ -172,19 +228,22 @@ static bool fits(const resource_object *self, size_t size)
 
 static PyObject *resource_allocate(PyObject *op, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
 {
-    static const signature s = {"allocate", {"size", "stream"}, 1, 1};
+    static const signature s = {"allocate", {"size", "stream", "capacity"}, 1, 1};
     resource_object *self = (resource_object *)op;
-    PyObject *given[2];
-    size_t size;
+    PyObject *given[3];
+    size_t size, capacity = 0;
     stream_ref recorded;
-    if (!take_arguments(&s, args, nargs, names, given) || !ready(self)) return NULL;
-    if (!take_size(given[0], &size) || !fits(self, size) || !take_stream(given[1], true, &recorded)) return NULL;
+    if (!take_arguments(&s, args, nargs, names, given) || !resource_ready(self)) return NULL;
+    bool ahead = given[2] && given[2] != Py_None;
+    if (!take_size(given[0], &size) || !fits(self, size) || (ahead && !take_size(given[2], &capacity))) return NULL;
+    if (!take_stream(given[1], true, &recorded)) return NULL;
     stream_ref_record(&recorded, self->on_device);
 
     gvmm_buffer *buffer = NULL;
     call c;
     call_begin(&c);
-    gvmm_result r = gvmm_buffer_create(&buffer, self->resource, size, recorded.stream);
+    gvmm_result r = ahead ? gvmm_buffer_create_with_capacity(&buffer, self->resource, size, capacity, recorded.stream)
+                          : gvmm_buffer_create(&buffer, self->resource, size, recorded.stream);
     call_end(&c, self->state);
     if (!r) return buffer_wrap(self, buffer, &recorded);
     raise_result(self->state, r);
@@ -213,8 +272,9 @@ static PyObject *resource_modify(PyObject *op, PyObject *const *args, Py_ssize_t
     resource_object *self = (resource_object *)op;
     PyObject *given[3];
     size_t size;
-    gvmm_options options = {.peers = NULL};
-    if (!take_arguments(&s, args, nargs, names, given) || !ready(self) || !may_modify(self, given[0])) return NULL;
+    gvmm_options options = {.peers = NULL, .stripe = NULL};
+    if (!take_arguments(&s, args, nargs, names, given) || !resource_ready(self) || !may_modify(self, given[0]))
+        return NULL;
     bool own = given[2] && given[2] != Py_None;
     if (own) {
         PyObject *checked = take_options(self->state, given[2], self->config, &options);
@@ -233,7 +293,7 @@ static PyObject *resource_modify(PyObject *op, PyObject *const *args, Py_ssize_t
         result = r ? raise_result(self->state, r) : buffer_wrap(self, buffer, &recorded);
         if (r) stream_ref_clear(&recorded);
     }
-    PyMem_Free((void *)options.peers);
+    free_lists(&options);
     return result;
 }
 
@@ -245,7 +305,7 @@ static PyObject *resource_deallocate(PyObject *op, PyObject *const *args, Py_ssi
     uint64_t address;
     size_t size;
     stream_ref stream;
-    if (!take_arguments(&s, args, nargs, names, given) || !ready(self)) return NULL;
+    if (!take_arguments(&s, args, nargs, names, given) || !resource_ready(self)) return NULL;
     if (!take_address(given[0], &address) || !take_size(given[1], &size) || !take_stream(given[2], true, &stream))
         return NULL;
     call c;
@@ -274,7 +334,7 @@ static PyObject *get_granularity(PyObject *op, void *unused)
 static PyObject *get_accessible(PyObject *op, void *on_host)
 {
     resource_object *self = (resource_object *)op;
-    if (!ready(self)) return NULL;
+    if (!resource_ready(self)) return NULL;
     return PyBool_FromLong(on_host ? gvmm_resource_is_host_accessible(self->resource)
                                    : gvmm_resource_is_device_accessible(self->resource));
 }
@@ -300,13 +360,19 @@ static PyGetSetDef attributes[] = {
     {"is_device_accessible", get_accessible, NULL, "Can a device touch the memory?", NULL},
     {"is_host_accessible", get_accessible, NULL, "Can the CPU touch the memory?", (void *)1},
     {"is_managed", get_managed, NULL, "False: it is never managed memory.", NULL},
+    {"on_residency", resource_get_on_residency, resource_set_on_residency,
+     "Who is told of evicting and restoring: None, or a callable that takes a ResidencyEvent, so that registrations of the memory\n"
+     "elsewhere can be renewed. Called on the thread that evicts or restores; it may use the buffer, and must not evict or restore.\n"
+     "An exception in it goes to sys.unraisablehook and changes nothing.",
+     NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyMemberDef members[] = {
     {"device", T_OBJECT, offsetof(resource_object, device), READONLY,
      "The device as it was given; None for host locations."},
-    {"config", T_OBJECT, offsetof(resource_object, config), READONLY, "The options, as VirtualMemoryResourceOptions."},
+    {"config", T_OBJECT, offsetof(resource_object, config), READONLY,
+     "The options, as VirtualMemoryResourceOptions; of the optional ones what was got."},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(resource_object, weakrefs), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
@@ -315,11 +381,13 @@ static PyMemberDef members[] = {
 
 static PyMethodDef methods[] = {
     {"allocate", FAST(resource_allocate),
-     "allocate($self, /, size, *, stream=None)\n--\n\n"
+     "allocate($self, /, size, *, stream=None, capacity=None)\n--\n\n"
      "Makes a buffer of `size` bytes, rounded up to the granularity (2 MiB on today's devices). Its bytes are zero. Size 0 gives\n"
      "an empty buffer and calls no driver.\n\n"
      "stream\n    Whose work is waited for before the memory is given up: anything with __cuda_stream__, or an int. None: the\n"
-     "    device's legacy default stream; for host locations none.\n\n"
+     "    device's legacy default stream; for host locations none.\n"
+     "capacity\n    Bytes of addresses to reserve, so that it grows in place. None: the resource's. What the driver refuses is halved\n"
+     "    until it agrees: buffer.capacity says what was got.\n\n"
      "Raises OverflowError, TypeError for the size, RuntimeError for a closed stream, CUDAMemoryError or another CUDAError. Needs\n"
      "no current context. After a failure nothing is left.\n\n"
      ">>> resource.allocate(3 << 20).size\n4194304"},
@@ -332,6 +400,27 @@ static PyMethodDef methods[] = {
      "Raises TypeError for a buffer that is not this resource's, RuntimeError for a closed one, ValueError for the config,\n"
      "OverflowError, CUDAError. After a failure `buffer` is as it was. Waits for nothing, and may be called while capturing.\n\n"
      ">>> large = resource.modify_allocation(small, 64 << 20)"},
+    {"compose", FAST(resource_compose),
+     "compose($self, /, pieces, *, stream=None)\n--\n\n"
+     "Makes a buffer, at an address of its own, that shows pieces of others one behind the other. Nothing is copied; the pieces'\n"
+     "buffers stay open, and may be closed. It can grow.\n\n"
+     "pieces\n    Each a VirtualMemoryBuffer, of whatever resource, or a tuple (buffer, offset, size) or (buffer, offset, size, \"r\"), in\n"
+     "    bytes, at borders of the buffer's chunks. A size of None is all from the offset on. With \"r\" nobody writes through this view.\n"
+     "stream\n    As in allocate().\n\n"
+     "Raises ValueError for a piece that does not lie at borders of chunks, TypeError for what is no piece, RuntimeError for a closed\n"
+     "buffer, OverflowError, CUDAError. After a failure nothing is left.\n\n"
+     ">>> swapped = resource.compose([(b, 4 << 20, None), (b, 0, 4 << 20)])"},
+    {"evict", FAST(resource_evict),
+     "evict($self, /, tag=None, *, contents=\"host\", stream=None, directory=None)\n--\n\n"
+     "Evicts the memory that was made with this resource's options of this tag and is mapped: VirtualMemoryBuffer.evict() of all.\n\n"
+     "tag\n    As in the options. None: all of the resource's memory.\n"
+     "stream\n    Waited for first. None: the device's legacy default stream. Work on others is yours to end.\n\n"
+     "Raises as VirtualMemoryBuffer.evict(); RuntimeError also while waiting for the default stream would end a capture.\n\n"
+     ">>> resource.evict(tag=WEIGHTS); resource.evict(tag=CACHE, contents=\"drop\")"},
+    {"restore", FAST(resource_restore),
+     "restore($self, /, tag=None)\n--\n\n"
+     "Restores what evict() evicted, and raises as VirtualMemoryBuffer.restore(): all of it or none.\n\n"
+     ">>> resource.restore(tag=WEIGHTS)"},
     {"deallocate", FAST(resource_deallocate),
      "deallocate($self, /, ptr, size, *, stream=None)\n--\n\n"
      "Unmaps `size` bytes at `ptr` and frees that reservation: for a mapping made by hand, that is one reservation, wholly mapped,\n"

@@ -46,6 +46,12 @@ def test_defaults():
         "peer_access": "rw",
         "numa_node": 0,
         "release_mode": "sync",
+        "capacity": 0,
+        "chunk_size": 0,
+        "stripe": (),
+        "ahead_count": 0,
+        "tag": 0,
+        "optional": (),
     }
     with pytest.raises(dataclasses.FrozenInstanceError):
         options.peers = (1,)

@@ -147,6 +147,14 @@ def test_example_growing_array():
     assert result.stdout.startswith("120 MiB in ")
 
 
+def test_example_sleep_and_wake():
+    result = run_python((EXAMPLES / "sleep_and_wake.py").read_text())
+    assert_silent(
+        result,
+        "all asleep: 0 MiB of memory, 264 MiB of addresses\nsmall awake: 32 MiB, 3 pieces registered anew\nwoken 4 times\n",
+    )
+
+
 @pytest.mark.sim
 def test_example_of_tests_without_a_gpu():
     result = run_python("import pytest, sys; sys.exit(pytest.main(['-q', '-p', 'no:cacheprovider', sys.argv[1]]))",
