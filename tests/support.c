@@ -128,6 +128,16 @@ void ck_nothing_left(void)
     ck_assert_uint_eq(counts[GVMM_SIM_MAPPING], 0);
 }
 
+void wait_for_mappings(uint64_t mappings)
+{
+    gvmm_stats now;
+    do {
+        sched_yield();
+        gvmm_drain();
+        gvmm_get_stats(NULL, &now);
+    } while (now.mappings > mappings);
+}
+
 void ck_released(uint64_t address, size_t size)
 {
     CUmemGenericAllocationHandle handle;

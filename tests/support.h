@@ -66,6 +66,11 @@ const char *last_text(void);
 /* Everything that gvmm made has gone back to the driver. */
 void ck_nothing_left(void);
 
+/* Waits until gvmm has no more than `mappings` left: what a graph held comes back on other threads some time after the
+ * graph is gone. Check's timeout bounds it. (Asking the driver for a handle at an address that another thread is
+ * unmapping crashes it: H200, driver 580. gvmm's figures can be asked.) */
+void wait_for_mappings(uint64_t mappings);
+
 /* "Released" at exact addresses: no memory is mapped there and no such reservation exists. */
 void ck_released(uint64_t address, size_t size);
 void ck_mapped(uint64_t address);

@@ -431,11 +431,7 @@ START_TEST(retaining_in_a_graph_makes_two_calls)
     ck_calls("cuUserObjectCreate cuGraphRetainUserObject");
     end(small, buffer);
     ck_cu(cu->cuGraphDestroy(graph));
-    gvmm_stats now;
-    do { /* the destructor runs on a driver thread */
-        gvmm_drain();
-        gvmm_get_stats(NULL, &now);
-    } while (now.mappings);
+    wait_for_mappings(0);
 }
 END_TEST
 

@@ -149,12 +149,7 @@ START_TEST(released_while_its_stream_captures)
     ck_cu(cu->cuStreamSynchronize(stream));
     ck_filled(address, 9, G);
     ck_cu(cu->cuGraphExecDestroy(exec));
-    gvmm_stats now;
-    do {
-        sched_yield();
-        gvmm_drain();
-        gvmm_get_stats(NULL, &now);
-    } while (now.mappings);
+    wait_for_mappings(0);
     ck_released(address, G);
     ck_no_warnings();
 }

@@ -352,21 +352,7 @@ static void end_scene(scene *s)
         ck_cu(cu->cuStreamDestroy(s->capturing));
     }
     if (s->graph) ck_cu(cu->cuGraphDestroy(s->graph));
-    gvmm_stats now;
-    do { /* user objects end on a driver thread */
-        gvmm_drain();
-        gvmm_get_stats(NULL, &now);
-    } while (now.mappings != 0);
-}
-
-/* Waits until nothing is on its way back: what a failed retention gave up. */
-static void settle(const gvmm_stats *wanted)
-{
-    gvmm_stats now;
-    do {
-        gvmm_drain();
-        gvmm_get_stats(NULL, &now);
-    } while (now.mappings > wanted->mappings);
+    wait_for_mappings(0);
 }
 
 /* One fault. False when it did not fire any more: the sweep is done. */
@@ -397,7 +383,7 @@ static bool sweep_step(const operation *op, uint64_t nth, bool onwards)
         ck_assert_msg(is_documented(r), "%s: %s", op->name, gvmm_result_name(r));
         ck_assert_str_ne(last_text(), "");
         ck_assert(!s.out && !s.out_resource);
-        settle(&before);
+        wait_for_mappings(before.mappings); /* what a failed retention gave up is on its way */
         gvmm_get_stats(NULL, &after);
         ck_same_figures(&before, &after);
         census(counts_after);

@@ -355,17 +355,9 @@ static CUgraph graph_with_memset(uint64_t address, size_t size)
     return graph;
 }
 
-/* The destructor runs on a driver thread some time after the graph is gone; Check's timeout bounds this. gvmm's figures
- * tell when the memory is back. (Asking the driver for a handle at an address that another thread is unmapping crashes
- * it: H200, driver 580.) */
 static void ck_goes_away(uint64_t address, size_t size)
 {
-    gvmm_stats now;
-    do {
-        sched_yield();
-        gvmm_drain();
-        gvmm_get_stats(NULL, &now);
-    } while (now.mappings);
+    wait_for_mappings(0);
     ck_released(address, size);
 }
 

@@ -388,21 +388,11 @@ static void retain_in_my_graph(int index)
     }
 }
 
-/* What the last graphs held comes back on other threads. */
-static void settle(uint64_t mappings)
-{
-    gvmm_stats now;
-    do {
-        gvmm_drain();
-        gvmm_get_stats(NULL, &now);
-    } while (now.mappings != mappings);
-}
-
 START_TEST(graphs_retain_in_threads)
 {
     root = create(plain, G);
     together(6, retain_in_my_graph);
-    settle(1);
+    wait_for_mappings(1);
     gvmm_buffer_release(root);
     ck_no_warnings();
 }
@@ -428,7 +418,7 @@ START_TEST(a_close_races_a_graph)
         ck_cu(cu->cuGraphCreate(&torn_graph, 0));
         together(2, retain_or_close);
         ck_cu(cu->cuGraphDestroy(torn_graph));
-        settle(0);
+        wait_for_mappings(0);
         gvmm_buffer_release(torn);
     }
     ck_no_warnings();
