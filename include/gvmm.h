@@ -468,7 +468,7 @@ GVMM_API void gvmm_resource_set_residency_handler(gvmm_resource *resource, gvmm_
 
 /* Makes `graph` hold the memory that the buffer has now. Later growth of the buffer is not held.
  *
- * Returns  GVMM_E_INVALID, GVMM_E_CLOSED, GVMM_E_NO_HOST_MEMORY, GVMM_E_UNSUPPORTED (driver before CUDA 11.3),
+ * Returns  GVMM_E_INVALID, GVMM_E_CLOSED, GVMM_E_NO_HOST_MEMORY, GVMM_E_UNSUPPORTED (driver without user objects),
  *          GVMM_E_DRIVER
  * Owns     the graph holds its own reference; the caller's is untouched. A thread of gvmm gives the memory back after
  *          the graph is gone; gvmm_drain waits for that.
@@ -547,7 +547,7 @@ GVMM_API gvmm_result gvmm_resource_deallocate(gvmm_resource *resource, uint64_t 
       "ask for a smaller capacity, and see that ulimit -v is unlimited") \
     X(POOLS, 9, "pools", "stream-ordered memory pools", "nothing to do for gvmm: cuMemAllocAsync does not work here") \
     X(GRAPHS, 10, "graphs", "graphs that hold memory", \
-      "needs a driver of CUDA 11.3 or newer; without, keep buffers open as long as the graphs that use them")
+      "needs a driver with user objects; without, keep buffers open as long as the graphs that use them")
 
 typedef enum gvmm_capability {
 #define GVMM_X(name, value, text, what, advice) GVMM_CAPABILITY_##name = value,

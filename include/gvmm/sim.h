@@ -33,7 +33,8 @@ typedef struct gvmm_sim_config {
 GVMM_API const gvmm_driver *gvmm_sim_driver(void);
 
 /* Starts a new simulated machine. The old one must be empty but for contexts: no handle, reservation,
- * mapping, stream, event or graph alive. NULL: the defaults, with GVMM_SIM over them.
+ * mapping, stream, event or graph alive. What nobody can free any more, after an error that sticks, is taken along.
+ * NULL: the defaults, with GVMM_SIM over them.
  *
  * Returns  GVMM_E_INVALID     a value is out of range, or something is alive; the message names it
  * Threads  not while another thread uses the simulated driver. */
