@@ -68,7 +68,7 @@ asan tsan:
 	@$(unmake) ctest --preset $@ --parallel $(JOBS) </dev/null
 
 install:
-	@$(call ready_library,-DCMAKE_INSTALL_PREFIX=$(PREFIX))
+	@$(call ready_library,-DCMAKE_INSTALL_PREFIX='$(PREFIX)')
 	@cmake --install build/release
 
 clean:

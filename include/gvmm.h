@@ -229,7 +229,7 @@ GVMM_API bool gvmm_resource_is_host_accessible(const gvmm_resource *resource);
  *          GVMM_E_NO_DEVICE_MEMORY, GVMM_E_NO_HOST_MEMORY, GVMM_E_NO_ADDRESS_SPACE, GVMM_E_UNSUPPORTED,
  *          GVMM_E_NOT_PERMITTED, GVMM_E_DRIVER
  * Owns     one reference to *out; *out holds the resource.
- * Capture  allowed; waits for nothing. */
+ * Capture  allowed; waits for nothing, unless there is no memory left and some is on its way back: then for that. */
 GVMM_API gvmm_result gvmm_buffer_create(gvmm_buffer **out, gvmm_resource *resource, size_t size, gvmm_stream stream);
 
 /* The same with a capacity of its own, bytes, in place of the resource's; GVMM_CAPACITY_ALL is not allowed here. */
@@ -255,7 +255,7 @@ GVMM_API uint64_t gvmm_buffer_capacity(const gvmm_buffer *buffer);
  *          GVMM_E_DRIVER       After any failure `buffer` is as it was and nothing else is left.
  * Owns     one reference to *out. `buffer` stays open and yours.
  * Threads  any, also on buffers that share memory, at the same time.
- * Capture  allowed; waits for nothing. */
+ * Capture  allowed; waits for nothing, unless there is no memory left and some is on its way back: then for that. */
 GVMM_API gvmm_result gvmm_buffer_grow(gvmm_buffer **out, gvmm_buffer *buffer, size_t size, const gvmm_options *chunk);
 
 /* Waits for the stream, then gives up the buffer's share of its memory; address and size become 0. Closing a closed
@@ -277,6 +277,7 @@ GVMM_API gvmm_result gvmm_buffer_close(gvmm_buffer *buffer, gvmm_stream stream);
  *
  * stream   as in gvmm_buffer_close.
  * Returns  GVMM_E_INVALID      buffer is NULL
+ *          A wrapped buffer is closed as by gvmm_buffer_close, with its waiting and its refusal.
  * Owns     memory that has not gone back counts as used; gvmm_drain waits for it, and an allocation that finds none
  *          waits for it once.
  * Capture  harms none, and does not refuse. While the stream is capturing, the graph that it captures into holds the
@@ -333,9 +334,9 @@ GVMM_API gvmm_result gvmm_buffer_segments(const gvmm_buffer *buffer, gvmm_segmen
  * Other views of the same memory: shorter, put together otherwise, with less access. Nothing is copied.
  * ------------------------------------------------------------------------------------------- */
 
-/* Makes a buffer that shows the beginning of `buffer`: at least `size` bytes, up to the next border of a chunk, at the
- * same address. Memory behind it goes back when nobody else holds it. Size 0 gives an empty buffer. Records the same
- * stream.
+/* Makes a buffer that shows the beginning of `buffer`: `size` bytes and on to the next border of a chunk, or all, at
+ * the same address. Memory behind it goes back when nobody else holds it. Size 0 gives an empty buffer. Records the
+ * same stream.
  *
  * Returns  GVMM_E_INVALID, GVMM_E_CLOSED, GVMM_E_NO_HOST_MEMORY
  * Owns     one reference to *out. `buffer` stays open.
@@ -345,7 +346,7 @@ GVMM_API gvmm_result gvmm_buffer_shrink(gvmm_buffer **out, gvmm_buffer *buffer, 
 typedef struct gvmm_piece {
     gvmm_buffer *buffer;
     size_t offset, size; /* bytes; both at borders of the buffer's chunks. Size 0: all from offset on */
-    bool read_only;      /* nobody writes through this view, whoever may write elsewhere */
+    bool read_only;      /* nobody writes through this view, whoever may write elsewhere, unless granted to it later */
 } gvmm_piece;
 
 /* Makes a buffer, at an address of its own, that shows the pieces one behind the other. A buffer may be there several
@@ -365,7 +366,8 @@ GVMM_API gvmm_result gvmm_buffer_compose(gvmm_buffer **out, gvmm_resource *resou
 GVMM_API gvmm_result gvmm_buffer_ring(gvmm_buffer **out, gvmm_buffer *buffer, unsigned times);
 
 /* ---------------------------------------------------------------------------------------------
- * Access. It belongs to the memory, so it holds at every address where the memory is mapped, now and later.
+ * Access. It belongs to the memory, so it holds at every address where the memory is mapped, now and later. A read-only
+ * view has readers of its own: those that the memory had when it was made, without writing.
  * ------------------------------------------------------------------------------------------- */
 
 /* Grants (or with GVMM_ACCESS_NONE revokes) a device's access to the memory that the buffer shows; of a read-only view,
@@ -485,7 +487,8 @@ GVMM_API gvmm_result gvmm_buffer_retain_in_capture(gvmm_buffer *buffer, gvmm_str
  * before it is done; what graphs that are gone had retained, once the driver has said so, which it does some time after
  * the graph's end. Memory that is held by buffers, graphs or a capture in progress is not waited for.
  *
- * Threads  any but one that work waits for: not in a host function.
+ * Threads  any but one that work waits for: not in a host function. On gvmm's own thread, where a warning handler may
+ *          run, it returns at once.
  * Capture  allowed. */
 GVMM_API void gvmm_drain(void);
 
@@ -497,7 +500,8 @@ GVMM_API void gvmm_drain(void);
  * warning. */
 typedef gvmm_result (*gvmm_free_fn)(void *user, uint64_t address, size_t size, gvmm_stream stream);
 
-/* Makes a buffer of a mapping that gvmm did not make. It can be closed and released like any other; it cannot grow.
+/* Makes a buffer of a mapping that gvmm did not make. It can be closed and released like any other; nothing else can
+ * be made of it: it cannot grow, be composed, evicted or held by a graph.
  *
  * stream   recorded stream, as in gvmm_buffer_create.
  * free     called once, when the buffer is closed or last released, in place of waiting and unmapping. NULL:

@@ -91,11 +91,8 @@ static gvmm_result make_memory(memory **out, const maker *with, size_t size, siz
     if (with->stock && size == with->placement->chunk_size && (*out = gvmm__stock_take(with->stock))) return GVMM_OK;
     gvmm_result r = gvmm__memory_create(out, with->placement, size, place, with->account);
     if (r != GVMM_E_NO_DEVICE_MEMORY && r != GVMM_E_NO_HOST_MEMORY) return r;
-    bool waiting = gvmm__retire_waiting() != 0;
-    if (waiting) gvmm_drain();
-    if (gvmm__stock_flush(with->stock) || waiting)
-        r = gvmm__memory_create(out, with->placement, size, place, with->account);
-    return r;
+    if (!gvmm__make_room(with->stock)) return r;
+    return gvmm__memory_create(out, with->placement, size, place, with->account);
 }
 
 /* New memory at `address`, which has been claimed, `size` bytes in chunks of the wished size, behind `before` (may be
@@ -384,10 +381,19 @@ gvmm_result gvmm_buffer_close(gvmm_buffer *buffer, gvmm_stream stream)
     return GVMM_OK;
 }
 
+static bool is_wrapped(const gvmm_buffer *buffer)
+{
+    gvmm__lock(lock_of(buffer));
+    bool wrapped = buffer->wrapped != NULL;
+    gvmm__unlock(lock_of(buffer));
+    return wrapped;
+}
+
 gvmm_result gvmm_buffer_close_deferred(gvmm_buffer *buffer, gvmm_stream stream)
 {
     if (!buffer) return gvmm__fail(GVMM_E_INVALID, "buffer is NULL");
     if (gvmm_buffer_is_closed(buffer)) return GVMM_OK;
+    if (is_wrapped(buffer)) return gvmm_buffer_close(buffer, stream);
     stream = stream ? gvmm__stream_recorded(stream, &buffer->resource->device) : gvmm_buffer_stream(buffer);
     saved_error before;
     gvmm__error_save(&before);

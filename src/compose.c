@@ -209,30 +209,36 @@ gvmm_result gvmm_buffer_ring(gvmm_buffer **out, gvmm_buffer *buffer, unsigned ti
 
 /* ---- access ---- */
 
-/* The access of each link's memory before it is changed, so that a failure can be put back. */
-static gvmm_result set_all(range *r, int device, gvmm_access access, gvmm_access *before)
+/* What a memory's access was before it was changed, so that a failure can be put back. */
+typedef struct change {
+    memory *memory;
+    gvmm_access before;
+} change;
+
+/* Put back from the last change to the first, as the same memory may be there more than once. */
+static gvmm_result set_all(range *r, int device, gvmm_access access, change *changes)
 {
     size_t done = 0;
     gvmm_result failed = GVMM_OK;
-    range *link = r;
-    for (; link && !failed; link = failed ? link : link->before) {
-        before[done] = gvmm__memory_access(link->mapping.memory, device);
-        failed = gvmm__memory_set_access(link->mapping.memory, device, access);
+    for (range *link = r; link && !failed; link = link->before) {
+        memory *m = link->mapping.memory;
+        changes[done] = (change){m, gvmm__memory_access(m, device)};
+        failed = gvmm__memory_set_access(m, device, access);
         if (!failed) done++;
     }
     if (!failed) return GVMM_OK;
     saved_error first;
     gvmm__error_save(&first);
-    size_t i = 0;
-    for (range *at = r; at != link; at = at->before, i++)
-        if (gvmm__memory_set_access(at->mapping.memory, device, before[i]))
-            gvmm__warn_last("memory", at->mapping.address);
+    while (done--)
+        if (gvmm__memory_set_access(changes[done].memory, device, changes[done].before))
+            gvmm__warn_last("memory", changes[done].memory->handle);
     return gvmm__error_restore(&first);
 }
 
 static gvmm_result check_device(int device)
 {
     CUdevice handle;
+    if (device < -1) return gvmm__fail(GVMM_E_INVALID, "device: there is no device %d", device);
     gvmm_result r = device < 0 ? GVMM_OK : DRIVER(cuDeviceGet, &handle, device);
     return r ? gvmm__about(GVMM_E_INVALID, "device", "%d", device) : GVMM_OK;
 }
@@ -269,9 +275,9 @@ gvmm_result gvmm_buffer_set_access(gvmm_buffer *buffer, int device, gvmm_access 
     }
     size_t count = 0;
     for (const range *link = links; link; link = link->before) count++;
-    gvmm_access *before = gvmm__alloc(count * sizeof *before);
-    r = before ? set_all(links, device, access, before) : GVMM_E_NO_HOST_MEMORY;
-    gvmm__free(before);
+    change *changes = gvmm__alloc(count * sizeof *changes);
+    r = changes ? set_all(links, device, access, changes) : GVMM_E_NO_HOST_MEMORY;
+    gvmm__free(changes);
     gvmm__range_release(links);
     return r;
 }

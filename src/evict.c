@@ -278,7 +278,7 @@ static gvmm_result copy_one(transfer *t, uint64_t address, const backup *b, cons
 static gvmm_result wake(const gvmm_resource *resource, memory *m)
 {
     gvmm_result r = gvmm__memory_restore(m);
-    if (r == GVMM_E_NO_DEVICE_MEMORY && gvmm__stock_flush(resource->stock)) r = gvmm__memory_restore(m);
+    if (r == GVMM_E_NO_DEVICE_MEMORY && gvmm__make_room(resource->stock)) r = gvmm__memory_restore(m);
     return r;
 }
 
@@ -454,6 +454,9 @@ static gvmm_result restore(gvmm_resource *resource, gvmm_buffer *buffer, int tag
         } else {
             gvmm__backup_release(s->list[i]->backup);
             s->list[i]->backup = NULL;
+            gvmm__memory_lock(s->list[i]);
+            s->list[i]->generation++; /* only now: who watches it need not act on a restore that failed */
+            gvmm__memory_unlock(s->list[i]);
         }
     }
     tell(resource, r ? GVMM_RESTORE_FAILED : GVMM_AFTER_RESTORE, buffer, tag, bytes);

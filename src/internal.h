@@ -383,6 +383,9 @@ typedef enum worker_need { WORKER_IDLE, WORKER_AGAIN, WORKER_SOON } worker_need;
 void gvmm__worker_poll(worker_need (*look)(void));
 void gvmm__worker_wake(void);
 
+/* True on the worker, which must not wait for itself: a warning handler may call anything. */
+bool gvmm__on_worker(void);
+
 /* Rounds that the worker has made; waiting until it has made one more. */
 uint64_t gvmm__worker_progress(void);
 void gvmm__worker_wait_past(uint64_t seen);
@@ -416,7 +419,8 @@ gvmm_result gvmm__stock_create(stock **out, placement *p, size_t count, account 
 /* A chunk of chunk_size, or NULL; the worker makes another. NULL for a NULL stock. */
 memory *gvmm__stock_take(stock *s);
 
-/* Gives back what is there. True if there was something. */
+/* Gives back what is there, and makes no more until one is asked for again. True if there was something, or may be on
+ * its way back. */
 bool gvmm__stock_flush(stock *s);
 
 /* Makes no more, gives back what is there, and drops the caller's reference. */
@@ -424,6 +428,9 @@ void gvmm__stock_end(stock *s);
 void gvmm__stock_release(stock *s);
 
 /* ---- resource.c ---- */
+
+/* For who found no memory: waits for what is on its way back, and gives up the stock. False if there was neither. */
+bool gvmm__make_room(stock *s);
 
 struct gvmm_resource {
     ref refs;

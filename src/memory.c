@@ -278,7 +278,6 @@ gvmm_result gvmm__memory_restore(memory *m)
         } else {
             m->handle = handle;
             m->resident = true;
-            m->generation++;
         }
     }
     gvmm__memory_unlock(m);

@@ -77,10 +77,14 @@ size_t gvmm_resource_granularity(const gvmm_resource *resource)
     return resource ? resource->placement->granularity : 0;
 }
 
-void gvmm_resource_options(const gvmm_resource *resource, gvmm_options *out) { *out = resource->options; }
+void gvmm_resource_options(const gvmm_resource *resource, gvmm_options *out)
+{
+    if (resource && out) *out = resource->options;
+}
 
 bool gvmm_resource_is_device_accessible(const gvmm_resource *resource)
 {
+    if (!resource) return false;
     const gvmm_options *o = &resource->options;
     bool peers_may = o->peer_count && o->peer_access;
     return o->location == GVMM_LOCATION_DEVICE || peers_may;
@@ -88,7 +92,14 @@ bool gvmm_resource_is_device_accessible(const gvmm_resource *resource)
 
 bool gvmm_resource_is_host_accessible(const gvmm_resource *resource)
 {
-    return resource->options.location != GVMM_LOCATION_DEVICE;
+    return resource && resource->options.location != GVMM_LOCATION_DEVICE;
+}
+
+bool gvmm__make_room(stock *s)
+{
+    bool waiting = gvmm__retire_waiting() != 0, had_stock = gvmm__stock_flush(s);
+    if (waiting || had_stock) gvmm_drain(); /* a chunk may just be on its way into the stock, and out again */
+    return waiting || had_stock;
 }
 
 gvmm_result gvmm_resource_deallocate(gvmm_resource *resource, uint64_t address, size_t size, gvmm_stream stream)

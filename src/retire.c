@@ -248,7 +248,7 @@ static worker_need poll_lanes(void)
  * waited for: that may be the caller's own. */
 void gvmm_drain(void)
 {
-    for (;;) {
+    while (!gvmm__on_worker()) {
         uint64_t seen = gvmm__worker_progress();
         pthread_mutex_lock(&lock);
         bool done = marked == 0;

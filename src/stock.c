@@ -9,8 +9,8 @@ struct stock {
     size_t wanted;
     pthread_mutex_t lock; /* guards what follows */
     size_t count;
-    bool refilling, ended;
-    memory *chunks[]; /* room for `wanted` */
+    bool refilling, ended, paused; /* paused: the memory is needed elsewhere, until a chunk is asked for again */
+    memory *chunks[];              /* room for `wanted` */
 };
 
 static void give_back(memory **chunks, size_t count)
@@ -27,7 +27,7 @@ static void refill(job *self)
         memory *m = NULL;
         bool made = gvmm__memory_create(&m, s->made_as, s->made_as->chunk_size, 0, s->account) == GVMM_OK;
         pthread_mutex_lock(&s->lock);
-        bool room = made && !s->ended && s->count < s->wanted;
+        bool room = made && !s->ended && !s->paused && s->count < s->wanted;
         if (room) s->chunks[s->count++] = m;
         bool more = room && s->count < s->wanted;
         if (!more) s->refilling = false;
@@ -60,7 +60,7 @@ gvmm_result gvmm__stock_create(stock **out, placement *p, size_t count, account 
     s->wanted = count;
     pthread_mutex_init(&s->lock, NULL);
     s->count = 0;
-    s->refilling = s->ended = false;
+    s->refilling = s->ended = s->paused = false;
     pthread_mutex_lock(&s->lock);
     ask_for_more(s);
     pthread_mutex_unlock(&s->lock);
@@ -73,6 +73,7 @@ memory *gvmm__stock_take(stock *s)
     if (!s) return NULL;
     pthread_mutex_lock(&s->lock);
     memory *m = s->count ? s->chunks[--s->count] : NULL;
+    s->paused = false;
     ask_for_more(s);
     pthread_mutex_unlock(&s->lock);
     return m;
@@ -81,16 +82,17 @@ memory *gvmm__stock_take(stock *s)
 bool gvmm__stock_flush(stock *s)
 {
     if (!s) return false;
-    memory *one;
-    bool any = false;
-    for (;;) {
-        pthread_mutex_lock(&s->lock);
-        one = s->count ? s->chunks[--s->count] : NULL;
+    pthread_mutex_lock(&s->lock);
+    s->paused = true;
+    bool any = s->count || s->refilling;
+    while (s->count) {
+        memory *one = s->chunks[--s->count];
         pthread_mutex_unlock(&s->lock);
-        if (!one) return any;
         gvmm__memory_release(one);
-        any = true;
+        pthread_mutex_lock(&s->lock);
     }
+    pthread_mutex_unlock(&s->lock);
+    return any;
 }
 
 /* The owner's release ends the stock at once; the worker's, whenever it notices. */

@@ -31,9 +31,14 @@ static void pause_for(unsigned microseconds)
     pthread_cond_timedwait(&arrived, &lock, &until);
 }
 
+static _Thread_local bool is_worker;
+
+bool gvmm__on_worker(void) { return is_worker; }
+
 static void *work(void *unused)
 {
     (void)unused;
+    is_worker = true;
     unsigned pause = FIRST_LOOK;
     pthread_mutex_lock(&lock);
     for (;;) {

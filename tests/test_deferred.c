@@ -271,6 +271,75 @@ START_TEST(many_threads_release)
 }
 END_TEST
 
+static void drain_in_handler(void *user, const gvmm_error *error)
+{
+    (void)error;
+    gvmm_drain(); /* on the thread that it would wait for */
+    atomic_fetch_add((atomic_int *)user, 1);
+}
+
+START_TEST(a_warning_handler_may_drain)
+{
+    atomic_int told = 0;
+    gvmm_buffer *buffer = on_stream(stream);
+    gvmm_set_warning_handler(drain_in_handler, &told);
+    fault_call("cuMemUnmap", 1, CUDA_ERROR_UNKNOWN);
+    gvmm_buffer_release(buffer);
+    gvmm_drain();
+    ck_assert_int_eq(atomic_load(&told), 1);
+}
+END_TEST
+
+/* A mapping made elsewhere is given back by the one who knows how, at once: a capturing stream refuses, and nothing is
+ * lost. */
+START_TEST(a_wrapped_buffer_is_closed_at_once)
+{
+    CUgraph graph;
+    gvmm_buffer *buffer;
+    CUdeviceptr base;
+    CUmemGenericAllocationHandle handle;
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    ck_cu(cu->cuMemAddressReserve(&base, G, 0, 0, 0));
+    ck_cu(cu->cuMemCreate(&handle, G, &prop, 0));
+    ck_cu(cu->cuMemMap(base, G, 0, handle, 0));
+    ck_cu(cu->cuMemRelease(handle));
+    ck_ok(gvmm_buffer_wrap(&buffer, deferring, base, G, stream, NULL, NULL));
+    ck_cu(cu->cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    ck_fails(gvmm_buffer_close_deferred(buffer, NULL), GVMM_E_CAPTURING);
+    ck_mapped(base);
+    ck_capture_ends(stream, &graph);
+    ck_ok(gvmm_buffer_close_deferred(buffer, NULL));
+    ck_released(base, G);
+    gvmm_buffer_release(buffer);
+    ck_cu(cu->cuGraphDestroy(graph));
+    ck_no_warnings();
+}
+END_TEST
+
+/* A restore finds what a deferred release is about to give back, as an allocation does; one that fails leaves the
+ * generation. */
+START_TEST(a_restore_that_finds_no_memory_drains)
+{
+    if (on_gpu) return; /* it would fill the card */
+    size_t most = (size_t)100 << 30;
+    gvmm_evict_options drop = GVMM_EVICT_OPTIONS_INIT;
+    drop.contents = GVMM_CONTENTS_DROP;
+    gvmm_buffer *first, *second;
+    ck_ok(gvmm_buffer_create(&first, deferring, most, stream));
+    ck_ok(gvmm_buffer_evict(first, &drop));
+    ck_ok(gvmm_buffer_create(&second, deferring, most, stream));
+    ck_fails(gvmm_buffer_restore(first), GVMM_E_NO_DEVICE_MEMORY);
+    ck_assert_uint_eq(gvmm_buffer_generation(first), 0);
+    gate *g = gate_on(stream);
+    gvmm_buffer_release(second);
+    gate_open(g);
+    ck_ok(gvmm_buffer_restore(first));
+    ck_assert_uint_eq(gvmm_buffer_generation(first), 1);
+    gvmm_buffer_release(first);
+    gate_end(g);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("deferred release");
@@ -286,6 +355,9 @@ int main(void)
     tcase_add_test(tests, default_stream_while_a_blocking_stream_captures);
     tcase_add_test(tests, what_cannot_be_deferred_is_waited_for);
     tcase_add_test(tests, an_allocation_that_finds_no_memory_drains);
+    tcase_add_test(tests, a_restore_that_finds_no_memory_drains);
+    tcase_add_test(tests, a_warning_handler_may_drain);
+    tcase_add_test(tests, a_wrapped_buffer_is_closed_at_once);
     tcase_add_test(tests, many_releases_in_flight);
     tcase_add_test(tests, host_memory_has_nothing_to_wait_for);
     tcase_add_test(tests, many_threads_release);

@@ -799,6 +799,28 @@ START_TEST(the_cpu_and_host_memory)
 }
 END_TEST
 
+/* The same memory twice in one buffer: what is put back after a failure is what was there before the first change. */
+START_TEST(access_that_fails_is_put_back_where_a_chunk_appears_twice)
+{
+    if (lacks_second_device("access_that_fails_is_put_back_where_a_chunk_appears_twice")) return;
+    gvmm_buffer *a = create(plain, G), *c = create(plain, G);
+    gvmm_buffer *k = compose((gvmm_piece[]){{.buffer = c}, {.buffer = a}, {.buffer = a}}, 3);
+    for (uint64_t nth = 1; nth <= 5; nth++) { /* a has three places, c two */
+        fault_call("cuMemSetAccess", nth, CUDA_ERROR_OUT_OF_MEMORY);
+        ck_assert_int_ne(gvmm_buffer_set_access(k, 1, GVMM_ACCESS_READ), GVMM_OK);
+        ck_ok(gvmm_faults_set(NULL));
+        ck_assert_int_eq(get_access(a, 1), GVMM_ACCESS_NONE);
+        ck_assert_int_eq(get_access(c, 1), GVMM_ACCESS_NONE);
+        ck_assert_uint_eq(access_of(address(a), 1), GVMM_ACCESS_NONE);
+        ck_assert_uint_eq(access_of(address(c), 1), GVMM_ACCESS_NONE);
+    }
+    ck_fails(gvmm_buffer_set_access(k, -2, GVMM_ACCESS_READ), GVMM_E_INVALID);
+    gvmm_buffer_release(k);
+    gvmm_buffer_release(a);
+    gvmm_buffer_release(c);
+}
+END_TEST
+
 START_TEST(wrong_arguments_of_access)
 {
     gvmm_buffer *a = create(plain, G), *empty = create(plain, 0);
@@ -1107,6 +1129,7 @@ int main(void)
     tcase_add_test(access, the_cpu_and_host_memory);
     tcase_add_test(access, wrong_arguments_of_access);
     tcase_add_test(access, access_that_fails_half_way_is_put_back);
+    tcase_add_test(access, access_that_fails_is_put_back_where_a_chunk_appears_twice);
     tcase_add_test(access, a_read_only_view_has_its_own_access);
     TCase *chunk_sizes = add_watched_case(suite, "chunks and stripes");
     tcase_add_test(chunk_sizes, chunks_have_the_size_that_was_asked_for);
