@@ -368,17 +368,24 @@ static void empty(gvmm_buffer *buffer, gvmm_stream stream, leaving how)
     gvmm__range_release(r);
 }
 
-gvmm_result gvmm_buffer_close(gvmm_buffer *buffer, gvmm_stream stream)
+/* Only one who waits can be refused. If the question whether the stream captures failed, so will the wait, and that is a
+ * warning. */
+static gvmm_result close_how(gvmm_buffer *buffer, gvmm_stream stream, leaving how)
 {
-    if (!buffer) return gvmm__fail(GVMM_E_INVALID, "buffer is NULL");
     if (gvmm_buffer_is_closed(buffer)) return GVMM_OK;
     stream = stream ? gvmm__stream_recorded(stream, &buffer->resource->device) : gvmm_buffer_stream(buffer);
     saved_error before;
     gvmm__error_save(&before);
-    if (gvmm__stream_check(stream) == GVMM_E_CAPTURING) return GVMM_E_CAPTURING;
-    empty(buffer, stream, LEAVE_AFTER_WAITING); /* if the question failed, so will the wait, and that is a warning */
+    if (how == LEAVE_AFTER_WAITING && gvmm__stream_check(stream) == GVMM_E_CAPTURING) return GVMM_E_CAPTURING;
+    empty(buffer, stream, how);
     gvmm__error_restore(&before);
     return GVMM_OK;
+}
+
+gvmm_result gvmm_buffer_close(gvmm_buffer *buffer, gvmm_stream stream)
+{
+    if (!buffer) return gvmm__fail(GVMM_E_INVALID, "buffer is NULL");
+    return close_how(buffer, stream, LEAVE_AFTER_WAITING);
 }
 
 static bool is_wrapped(const gvmm_buffer *buffer)
@@ -392,14 +399,7 @@ static bool is_wrapped(const gvmm_buffer *buffer)
 gvmm_result gvmm_buffer_close_deferred(gvmm_buffer *buffer, gvmm_stream stream)
 {
     if (!buffer) return gvmm__fail(GVMM_E_INVALID, "buffer is NULL");
-    if (gvmm_buffer_is_closed(buffer)) return GVMM_OK;
-    if (is_wrapped(buffer)) return gvmm_buffer_close(buffer, stream);
-    stream = stream ? gvmm__stream_recorded(stream, &buffer->resource->device) : gvmm_buffer_stream(buffer);
-    saved_error before;
-    gvmm__error_save(&before);
-    empty(buffer, stream, LEAVE_DEFERRED);
-    gvmm__error_restore(&before);
-    return GVMM_OK;
+    return close_how(buffer, stream, is_wrapped(buffer) ? LEAVE_AFTER_WAITING : LEAVE_DEFERRED);
 }
 
 gvmm_buffer *gvmm_buffer_retain(gvmm_buffer *buffer)
@@ -424,8 +424,7 @@ static void close_at_last(gvmm_buffer *buffer)
 
 void gvmm_buffer_release(gvmm_buffer *buffer)
 {
-    if (!buffer) return;
-    if (!ref_release(&buffer->refs)) return;
+    if (!buffer || !ref_release(&buffer->refs)) return;
     saved_error before; /* what goes wrong from here on is a warning */
     gvmm__error_save(&before);
     ref_init(&buffer->refs); /* the work of closing holds it, and a deferred release longer */
@@ -473,14 +472,6 @@ gvmm_result gvmm_buffer_set_stream(gvmm_buffer *buffer, gvmm_stream stream)
 
 /* ---- segments, wrapping ---- */
 
-/* The chain goes from the last piece to the first; `at` is where the last one is written. */
-static size_t count_links(const range *r)
-{
-    size_t count = 0;
-    for (; r; r = r->before) count++;
-    return count;
-}
-
 gvmm_result gvmm_buffer_segments(const gvmm_buffer *buffer, gvmm_segment *segments, size_t capacity, size_t *count)
 {
     if (!buffer || !count || (capacity && !segments))
@@ -488,7 +479,7 @@ gvmm_result gvmm_buffer_segments(const gvmm_buffer *buffer, gvmm_segment *segmen
     range *r = NULL;
     gvmm_result failed = gvmm__buffer_borrow(&r, buffer);
     if (failed) return failed;
-    size_t total = count_links(r), at = total;
+    size_t total = gvmm__range_count(r), at = total; /* the chain goes from the last piece to the first */
     for (const range *link = r; link; link = link->before) {
         if (--at >= capacity) continue;
         memory *m = gvmm__memory_original(link->mapping.memory);

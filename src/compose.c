@@ -52,7 +52,7 @@ static int by_whole(const void *a, const void *b)
 /* A chain only goes backwards, so what is to be found in it is laid out first. */
 static gvmm_result lay_out(span *s)
 {
-    for (const range *link = s->whole; link; link = link->before) s->link_count++;
+    s->link_count = gvmm__range_count(s->whole);
     s->links = gvmm__alloc((s->link_count + 1) * sizeof *s->links);
     if (!s->links) return GVMM_E_NO_HOST_MEMORY;
     s->owns_links = true;
@@ -273,9 +273,7 @@ gvmm_result gvmm_buffer_set_access(gvmm_buffer *buffer, int device, gvmm_access 
         gvmm__range_release(links);
         return r;
     }
-    size_t count = 0;
-    for (const range *link = links; link; link = link->before) count++;
-    change *changes = gvmm__alloc(count * sizeof *changes);
+    change *changes = gvmm__alloc(gvmm__range_count(links) * sizeof *changes);
     r = changes ? set_all(links, device, access, changes) : GVMM_E_NO_HOST_MEMORY;
     gvmm__free(changes);
     gvmm__range_release(links);

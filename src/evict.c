@@ -57,8 +57,7 @@ static gvmm_result set_of_buffer(set *out, const gvmm_buffer *buffer)
     range *links = NULL;
     gvmm_result r = gvmm__buffer_borrow(&links, buffer);
     if (r) return r;
-    size_t count = 0, kept = 0;
-    for (const range *link = links; link; link = link->before) count++;
+    size_t count = gvmm__range_count(links), kept = 0;
     memory **list = gvmm__alloc((count + 1) * sizeof *list);
     if (!list) {
         gvmm__range_release(links);

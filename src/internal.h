@@ -345,6 +345,9 @@ gvmm_result gvmm__range_extend(range **out, range *before, reservation *where, u
  * else's. The room has been claimed. After a failure `tail` has some of them in front and is good for releasing
  * only. */
 gvmm_result gvmm__range_move(range *tail, const range *from, reservation *where);
+
+/* Links; 0 for NULL. Walks them all. */
+size_t gvmm__range_count(const range *r);
 range *gvmm__range_retain(range *r);
 void gvmm__range_release(range *r);
 

@@ -37,6 +37,13 @@ gvmm_result gvmm__range_move(range *tail, const range *from, reservation *where)
     return GVMM_OK;
 }
 
+size_t gvmm__range_count(const range *r)
+{
+    size_t count = 0;
+    for (; r; r = r->before) count++;
+    return count;
+}
+
 range *gvmm__range_retain(range *r)
 {
     ref_retain(&r->refs);

@@ -145,23 +145,6 @@ static bool hold_by_capture(retirement *r)
 
 /* ---- the queue ---- */
 
-static bool start(void);
-
-void gvmm__retire(retirement *r)
-{
-    if (gvmm__stream_is_default(r->stream) && r->device->ordinal < 0) { /* nothing to wait for */
-        give_back(r);
-        return;
-    }
-    CUstreamCaptureMode old = CU_STREAM_CAPTURE_MODE_RELAXED;
-    bool relaxed = DRIVER_QUIET(cuThreadExchangeStreamCaptureMode, &old) == CUDA_SUCCESS;
-    r->event = NULL;
-    mark m = relaxed && start() ? try_to_mark(r) : FAILED;
-    bool on_its_way = (m == CAPTURING && hold_by_capture(r)) || mark_or_queue(r, m);
-    if (!on_its_way) wait_and_give_back(r);
-    if (relaxed) gvmm__relaxed_leave(old);
-}
-
 /* Is the work before an entry done? One that could not be marked is tried again; if that cannot be, it is waited
  * for. */
 static bool is_done(retirement *r)
@@ -287,4 +270,19 @@ static bool start(void)
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, tell_worker);
     return gvmm__worker_start() == GVMM_OK;
+}
+
+void gvmm__retire(retirement *r)
+{
+    if (gvmm__stream_is_default(r->stream) && r->device->ordinal < 0) { /* nothing to wait for */
+        give_back(r);
+        return;
+    }
+    CUstreamCaptureMode old = CU_STREAM_CAPTURE_MODE_RELAXED;
+    bool relaxed = DRIVER_QUIET(cuThreadExchangeStreamCaptureMode, &old) == CUDA_SUCCESS;
+    r->event = NULL;
+    mark m = relaxed && start() ? try_to_mark(r) : FAILED;
+    bool on_its_way = (m == CAPTURING && hold_by_capture(r)) || mark_or_queue(r, m);
+    if (!on_its_way) wait_and_give_back(r);
+    if (relaxed) gvmm__relaxed_leave(old);
 }
