@@ -114,12 +114,24 @@ void raw_make(raw_chunk *out, size_t size, CUdeviceptr hint);
 void raw_unmake(const raw_chunk *c);
 void raw_wait(void);
 
-/* `count` adjacent chunks of G behind one another, each with a reservation of its own, from `base` on. */
-raw_chunk *raw_row(CUdeviceptr base, size_t count);
-void raw_row_unmake(raw_chunk *row, size_t count);
+/* A reservation for `count` chunks of G, and the chunks. */
+typedef struct raw_span {
+    CUdeviceptr base;
+    size_t count;
+    CUmemGenericAllocationHandle *handles;
+} raw_span;
+raw_span raw_span_reserve(size_t count, CUdeviceptr hint);
+void raw_span_fill(raw_span *span);
+
+/* From the last to the first, then the reservation. */
+void raw_span_unmake(raw_span *span);
 
 /* An address with `size` free bytes behind it. */
 CUdeviceptr free_place(size_t size);
+
+/* From this size on the H200's driver grants every hint that is free; smaller reservations it puts elsewhere, and grants
+ * only the place of a small one that was just freed. */
+#define HINTED ((size_t)16 * MiB)
 
 /* Does that much device memory fit beside what is there? */
 bool fits(size_t size);

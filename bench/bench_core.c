@@ -76,16 +76,19 @@ static void creations(bool touch)
 
 /* ---- buffers in known surroundings ---- */
 
-/* A buffer of one chunk whose next `hole` bytes are free. A hint may be refused, then another place is tried. */
-static gvmm_buffer *buffer_with_hole(size_t hole)
+/* A buffer of `size` bytes in such chunks, whose next `hole` bytes are free. A hint may be refused, then another place is
+ * tried. */
+static gvmm_buffer *buffer_with_hole(size_t size, size_t chunk, size_t hole)
 {
     for (int attempt = 0; attempt < 32; attempt++) {
         gvmm_options options = GVMM_OPTIONS_INIT;
-        options.addr_hint = free_place(G + hole);
+        options.addr_hint = free_place(size + hole);
+        options.chunk_size = chunk;
+        options.capacity = size;
         gvmm_resource *there;
         OK(gvmm_resource_create(&there, 0, &options));
         gvmm_buffer *buffer;
-        OK(gvmm_buffer_create(&buffer, there, G, NULL));
+        OK(gvmm_buffer_create(&buffer, there, size, NULL));
         gvmm_resource_release(there);
         if (gvmm_buffer_address(buffer) == options.addr_hint) return buffer;
         gvmm_buffer_release(buffer);
@@ -96,22 +99,16 @@ static gvmm_buffer *buffer_with_hole(size_t hole)
 
 static CUdeviceptr end_of(const gvmm_buffer *buffer) { return gvmm_buffer_address(buffer) + gvmm_buffer_size(buffer); }
 
-/* Takes the next address. */
-static CUdeviceptr put_decoy(CUdeviceptr where)
-{
-    CUdeviceptr decoy;
-    CU(cu->cuMemAddressReserve(&decoy, G, 0, where, 0));
-    MUST(decoy == where);
-    return decoy;
-}
+/* What takes the address behind so much memory. */
+static size_t decoy_behind(size_t size) { return size < HINTED ? G : HINTED; }
 
-/* The buffer, grown in place by one chunk at a time; takes the reference that it is given. */
-static gvmm_buffer *grow_to(gvmm_buffer *buffer, size_t chunks)
+/* The buffer, grown in place step by step; takes the reference that it is given. */
+static gvmm_buffer *grow_to(gvmm_buffer *buffer, size_t total, size_t step)
 {
     uint64_t address = gvmm_buffer_address(buffer);
-    for (size_t size = gvmm_buffer_size(buffer); size < chunks * G;) {
+    for (size_t size = gvmm_buffer_size(buffer); size < total;) {
         gvmm_buffer *longer;
-        OK(gvmm_buffer_grow(&longer, buffer, size += G, NULL));
+        OK(gvmm_buffer_grow(&longer, buffer, size += step, NULL));
         gvmm_buffer_release(buffer);
         buffer = longer;
     }
@@ -119,16 +116,32 @@ static gvmm_buffer *grow_to(gvmm_buffer *buffer, size_t chunks)
     return buffer;
 }
 
+static gvmm_buffer *create_ahead(size_t size, size_t capacity)
+{
+    gvmm_buffer *buffer;
+    OK(gvmm_buffer_create_with_capacity(&buffer, plain, size, capacity, NULL));
+    MUST(gvmm_buffer_capacity(buffer) >= capacity);
+    return buffer;
+}
+
 /* ---- grow in place ---- */
+
+typedef struct growing {
+    const char *name;
+    size_t step; /* bytes of a chunk and of a grow */
+    bool ahead;  /* the address space is reserved: three calls; else four */
+    gvmm_buffer *of;
+} growing;
 
 static double grow_gvmm(void *state)
 {
-    gvmm_buffer *buffer = state, *longer;
-    size_t size = gvmm_buffer_size(buffer) + G;
+    const growing *g = state;
+    gvmm_buffer *longer;
+    size_t size = gvmm_buffer_size(g->of) + g->step;
     double start = now();
-    OK(gvmm_buffer_grow(&longer, buffer, size, NULL));
+    OK(gvmm_buffer_grow(&longer, g->of, size, NULL));
     double took = now() - start;
-    MUST(gvmm_buffer_address(longer) == gvmm_buffer_address(buffer));
+    MUST(gvmm_buffer_address(longer) == gvmm_buffer_address(g->of));
     gvmm_buffer_release(longer);
     return took;
 }
@@ -136,43 +149,56 @@ static double grow_gvmm(void *state)
 /* By hand behind the very same range. */
 static double grow_raw(void *state)
 {
-    CUdeviceptr end = end_of(state);
-    raw_chunk chunk;
+    const growing *g = state;
+    CUdeviceptr end = end_of(g->of), at = end;
+    CUmemGenericAllocationHandle handle;
     double start = now();
-    raw_make(&chunk, G, end);
+    if (!g->ahead) CU(cu->cuMemAddressReserve(&at, g->step, 0, end, 0));
+    CU(cu->cuMemCreate(&handle, g->step, &raw_prop, 0));
+    CU(cu->cuMemMap(at, g->step, 0, handle, 0));
+    CU(cu->cuMemSetAccess(at, g->step, &raw_access, 1));
     double took = now() - start;
-    MUST(chunk.address == end);
+    MUST(at == end);
     raw_wait();
-    raw_unmake(&chunk);
+    CU(cu->cuMemUnmap(at, g->step));
+    CU(cu->cuMemRelease(handle));
+    if (!g->ahead) CU(cu->cuMemAddressFree(at, g->step));
     return took;
+}
+
+static gvmm_buffer *first_chunk(const growing *g, size_t room)
+{
+    return g->ahead ? create_ahead(g->step, room) : buffer_with_hole(g->step, g->step, room - g->step);
 }
 
 /* At each length, in the same minutes, also a range of one chunk: what the driver does more slowly with much memory in
  * use is then no matter of the range's length. */
-static void grows_in_place(void)
+static void grows(growing g, const size_t *lengths, size_t count)
 {
-    static const size_t lengths[] = {1, 16, 256, 4096, 32768};
-    enum { COUNT = sizeof lengths / sizeof *lengths };
-    gvmm_buffer *one = buffer_with_hole(G);
-    CUdeviceptr keep_off = put_decoy(end_of(one)); /* or the long range may be placed there */
-    gvmm_buffer *range = buffer_with_hole(lengths[COUNT - 1] * G);
-    CU(cu->cuMemAddressFree(keep_off, G));
+    growing one = g;
+    one.of = first_chunk(&one, 2 * g.step);
+    CUdeviceptr keep_off; /* or the long range may be placed behind it */
+    if (!g.ahead) CU(cu->cuMemAddressReserve(&keep_off, g.step, 0, end_of(one.of), 0));
+    g.of = first_chunk(&g, (lengths[count - 1] + 1) * g.step);
+    if (!g.ahead) CU(cu->cuMemAddressFree(keep_off, g.step));
     double first = NAN, raw_first = NAN, flatness = NAN, raw_flatness = NAN, beside = NAN, raw_beside = NAN;
     size_t last = 0;
-    for (size_t i = 0; i < COUNT; i++) {
-        size_t length = lengths[i];
-        if ((quick && length > 256) || !fits(length * G - gvmm_buffer_size(range) + 2 * G)) {
-            report_skip("grow_in_place", G, length, quick ? "--quick" : "does not fit in device memory");
+    char name[64];
+    for (size_t i = 0; i < count; i++) {
+        size_t total = lengths[i] * g.step;
+        if ((quick && total > 4096 * MiB) || !fits(total - gvmm_buffer_size(g.of) + 2 * g.step)) {
+            report_skip(g.name, g.step, lengths[i], quick ? "--quick" : "does not fit in device memory");
             continue;
         }
-        range = grow_to(range, length);
-        side sides[] = {{grow_gvmm, range}, {grow_raw, range}, {grow_gvmm, one}, {grow_raw, one}};
+        g.of = grow_to(g.of, total, g.step);
+        side sides[] = {{grow_gvmm, &g}, {grow_raw, &g}, {grow_gvmm, &one}, {grow_raw, &one}};
         samples s[4];
         interleave(s, sides, 4, at_least(400), 5);
-        report(&(figure){.name = "grow_in_place", .size = G, .chunks = length}, &s[0], &s[1]);
-        report(&(figure){.name = "grow_in_place_one_beside",
-                         .size = G,
-                         .chunks = length,
+        report(&(figure){.name = g.name, .size = g.step, .chunks = lengths[i]}, &s[0], &s[1]);
+        snprintf(name, sizeof name, "%s_one_beside", g.name);
+        report(&(figure){.name = name,
+                         .size = g.step,
+                         .chunks = lengths[i],
                          .note = "a range of 1 chunk, measured while the long one exists"},
                &s[2], &s[3]);
         double ours = samples_median(&s[0]), raw = samples_median(&s[1]);
@@ -181,22 +207,30 @@ static void grows_in_place(void)
         raw_flatness = raw / raw_first;
         beside = ours / samples_median(&s[2]);
         raw_beside = raw / samples_median(&s[3]);
-        last = length;
+        last = lengths[i];
         for (int k = 0; k < 4; k++) samples_free(&s[k]);
     }
-    report_value("grow_in_place_flatness", last, flatness, raw_flatness, NAN, "median at this length / at 1");
-    report_value("grow_in_place_flatness_beside", last, beside, raw_beside, NAN, "the same, both measured in turn");
-    gvmm_buffer_release(range);
-    gvmm_buffer_release(one);
+    snprintf(name, sizeof name, "%s_flatness", g.name);
+    report_value(name, last, flatness, raw_flatness, NAN, "median at this length / at 1");
+    snprintf(name, sizeof name, "%s_flatness_beside", g.name);
+    report_value(name, last, beside, raw_beside, NAN, "the same, both measured in turn");
+    gvmm_buffer_release(g.of);
+    gvmm_buffer_release(one.of);
+}
+
+static void grows_in_place(void)
+{
+    static const size_t small[] = {1, 16, 256, 4096, 32768}, large[] = {1, 16, 256, 4096};
+    grows((growing){.name = "grow_in_capacity", .step = G, .ahead = true}, small, sizeof small / sizeof *small);
+    grows((growing){.name = "grow_in_place", .step = HINTED}, large, sizeof large / sizeof *large);
 }
 
 /* ---- grow by moving ---- */
 
 typedef struct movable {
     gvmm_buffer *buffer; /* the next address is taken */
-    CUdeviceptr decoy;
-    raw_chunk *row; /* likewise */
-    CUdeviceptr row_decoy;
+    raw_span row;        /* likewise */
+    CUdeviceptr decoys[2];
     size_t chunks;
 } movable;
 
@@ -216,7 +250,7 @@ static double move_gvmm(void *state)
 static double move_raw(const movable *m, bool access_at_once)
 {
     size_t total = (m->chunks + 1) * G;
-    CUdeviceptr behind = m->row[m->chunks - 1].address + G, got, to;
+    CUdeviceptr behind = m->row.base + m->chunks * G, got, to;
     CUmemGenericAllocationHandle handle;
     double start = now();
     CU(cu->cuMemAddressReserve(&got, G, 0, behind, 0));
@@ -225,7 +259,7 @@ static double move_raw(const movable *m, bool access_at_once)
     CU(cu->cuMemCreate(&handle, G, &raw_prop, 0));
     CU(cu->cuMemAddressReserve(&to, total, 0, 0, 0));
     for (size_t i = 0; i <= m->chunks; i++) {
-        CU(cu->cuMemMap(to + i * G, G, 0, i < m->chunks ? m->row[i].handle : handle, 0));
+        CU(cu->cuMemMap(to + i * G, G, 0, i < m->chunks ? m->row.handles[i] : handle, 0));
         if (!access_at_once) CU(cu->cuMemSetAccess(to + i * G, G, &raw_access, 1));
     }
     if (access_at_once) CU(cu->cuMemSetAccess(to, total, &raw_access, 1));
@@ -240,6 +274,26 @@ static double move_raw(const movable *m, bool access_at_once)
 static double move_raw_each(void *state) { return move_raw(state, false); }
 static double move_raw_at_once(void *state) { return move_raw(state, true); }
 
+/* Both sides with one reservation for the whole range, and something behind it. */
+static void start_moving(movable *m)
+{
+    size_t size = m->chunks * G, decoy = decoy_behind(size);
+    m->buffer = buffer_with_hole(size, G, decoy);
+    CU(cu->cuMemAddressReserve(&m->decoys[0], decoy, 0, end_of(m->buffer), 0));
+    MUST(m->decoys[0] == end_of(m->buffer));
+    m->row = raw_span_reserve(m->chunks, free_place(size + decoy));
+    raw_span_fill(&m->row);
+    CU(cu->cuMemAddressReserve(&m->decoys[1], decoy, 0, m->row.base + size, 0));
+    MUST(m->decoys[1] == m->row.base + size);
+}
+
+static void stop_moving(movable *m)
+{
+    gvmm_buffer_release(m->buffer);
+    raw_span_unmake(&m->row);
+    for (int i = 0; i < 2; i++) CU(cu->cuMemAddressFree(m->decoys[i], decoy_behind(m->chunks * G)));
+}
+
 static void grows_moved(void)
 {
     static const struct {
@@ -248,12 +302,7 @@ static void grows_moved(void)
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
         size_t chunks = steps[i].chunks;
         movable m = {.chunks = chunks};
-        m.buffer = grow_to(buffer_with_hole(chunks * G), chunks);
-        m.decoy = put_decoy(end_of(m.buffer));
-        CUdeviceptr base = free_place((chunks + 1) * G);
-        m.row = raw_row(base, chunks);
-        m.row_decoy = put_decoy(base + chunks * G);
-
+        start_moving(&m);
         side sides[] = {{move_gvmm, &m}, {move_raw_each, &m}, {move_raw_at_once, &m}};
         samples s[3];
         interleave(s, sides, 3, at_least(steps[i].n), steps[i].batch);
@@ -264,22 +313,18 @@ static void grows_moved(void)
                          .note = "raw: one cuMemSetAccess for the whole range"},
                &s[0], &s[2]);
         for (int k = 0; k < 3; k++) samples_free(&s[k]);
-
-        gvmm_buffer_release(m.buffer);
-        raw_row_unmake(m.row, chunks);
-        CU(cu->cuMemAddressFree(m.decoy, G));
-        CU(cu->cuMemAddressFree(m.row_decoy, G));
+        stop_moving(&m);
     }
 }
 
 /* ---- growing to a large total by small steps ---- */
 
+/* Both with the address space reserved. */
 static double climb_gvmm(void *state)
 {
     size_t chunks = *(const size_t *)state;
-    gvmm_buffer *buffer = buffer_with_hole(chunks * G);
     double start = now();
-    buffer = grow_to(buffer, chunks);
+    gvmm_buffer *buffer = grow_to(create_ahead(G, chunks * G), chunks * G, G);
     double took = now() - start;
     gvmm_buffer_release(buffer);
     return took;
@@ -287,15 +332,11 @@ static double climb_gvmm(void *state)
 
 static double climb_raw(void *state)
 {
-    size_t chunks = *(const size_t *)state;
-    CUdeviceptr base = free_place((chunks + 1) * G);
-    raw_chunk first;
-    raw_make(&first, G, base);
     double start = now();
-    raw_chunk *rest = raw_row(base + G, chunks - 1);
+    raw_span span = raw_span_reserve(*(const size_t *)state, 0);
+    raw_span_fill(&span);
     double took = now() - start;
-    raw_row_unmake(rest, chunks - 1);
-    raw_unmake(&first);
+    raw_span_unmake(&span);
     return took;
 }
 
@@ -358,7 +399,7 @@ static void climbs(void)
 static double release_gvmm(void *state)
 {
     size_t chunks = *(const size_t *)state;
-    gvmm_buffer *buffer = grow_to(buffer_with_hole(chunks * G), chunks);
+    gvmm_buffer *buffer = grow_to(create_ahead(G, chunks * G), chunks * G, G);
     double start = now();
     gvmm_buffer_release(buffer);
     return now() - start;
@@ -366,11 +407,11 @@ static double release_gvmm(void *state)
 
 static double release_raw(void *state)
 {
-    size_t chunks = *(const size_t *)state;
-    raw_chunk *row = raw_row(free_place((chunks + 1) * G), chunks);
+    raw_span span = raw_span_reserve(*(const size_t *)state, 0);
+    raw_span_fill(&span);
     double start = now();
     raw_wait();
-    raw_row_unmake(row, chunks);
+    raw_span_unmake(&span);
     return now() - start;
 }
 
@@ -525,7 +566,7 @@ static void counting_deallocate(void *ptr)
 static void host_bytes(void)
 {
     OK(gvmm_host_allocator_install(&(gvmm_host_allocator){counting_allocate, counting_deallocate}));
-    gvmm_buffer *buffer = buffer_with_hole(G), *alias, *longer;
+    gvmm_buffer *buffer = buffer_with_hole(G, G, G), *alias, *longer;
     size_t bytes = live_bytes, usable = live_usable, count = live_objects;
     OK(gvmm_buffer_grow(&alias, buffer, 0, NULL));
     size_t handle = live_bytes - bytes, handle_usable = live_usable - usable;

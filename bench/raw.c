@@ -32,32 +32,36 @@ void raw_unmake(const raw_chunk *c)
 
 void raw_wait(void) { CU(cu->cuStreamSynchronize(CU_STREAM_LEGACY)); }
 
-raw_chunk *raw_row(CUdeviceptr base, size_t count)
+raw_span raw_span_reserve(size_t count, CUdeviceptr hint)
 {
-    raw_chunk *row = malloc(count * sizeof *row);
-    MUST(row);
-    for (size_t i = 0; i < count; i++) {
-        raw_make(&row[i], G, base + i * G);
-        MUST(row[i].address == base + i * G);
+    raw_span span = {.count = count, .handles = malloc(count * sizeof *span.handles)};
+    MUST(span.handles);
+    CU(cu->cuMemAddressReserve(&span.base, count * G, 0, hint, 0));
+    return span;
+}
+
+void raw_span_fill(raw_span *span)
+{
+    for (size_t i = 0; i < span->count; i++) {
+        CU(cu->cuMemCreate(&span->handles[i], G, &raw_prop, 0));
+        CU(cu->cuMemMap(span->base + i * G, G, 0, span->handles[i], 0));
+        CU(cu->cuMemSetAccess(span->base + i * G, G, &raw_access, 1));
     }
-    return row;
 }
 
-void raw_row_unmake(raw_chunk *row, size_t count)
+void raw_span_unmake(raw_span *span)
 {
-    for (size_t i = count; i-- > 0;) raw_unmake(&row[i]);
-    free(row);
+    for (size_t i = span->count; i-- > 0;) {
+        CU(cu->cuMemUnmap(span->base + i * G, G));
+        CU(cu->cuMemRelease(span->handles[i]));
+    }
+    CU(cu->cuMemAddressFree(span->base, span->count * G));
+    free(span->handles);
 }
 
-/* Far away from everything the driver grants what is asked for, and nothing else is there; another place each time.
- * Where it does not, the place of a reservation that was just freed may do. */
 CUdeviceptr free_place(size_t size)
 {
-    static unsigned times;
-    CUdeviceptr address, wish = ((CUdeviceptr)0x30 << 40) + ((CUdeviceptr)(times++ % 16) << 40);
-    CU(cu->cuMemAddressReserve(&address, G, 0, wish, 0));
-    CU(cu->cuMemAddressFree(address, G));
-    if (address == wish) return address;
+    CUdeviceptr address;
     CU(cu->cuMemAddressReserve(&address, size, 0, 0, 0));
     CU(cu->cuMemAddressFree(address, size));
     return address;

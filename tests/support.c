@@ -224,16 +224,12 @@ gvmm_resource *resource_with(gvmm_options options)
     return resource;
 }
 
-/* An address with `size` free bytes behind it, a different one for each attempt. Far away from everything the driver
- * grants what is asked for, and nothing else is there; where it does not, the place of a reservation that was just
- * freed may do. */
-static uint64_t free_place(size_t size, unsigned attempt)
+/* An address with `size` free bytes behind it. From 16 MiB on the H200's driver grants every hint that is free; smaller
+ * reservations it puts elsewhere, and grants only the place of a small one that was just freed. So what is to be placed
+ * there is to be on the same side of 16 MiB as the whole. */
+static uint64_t free_place(size_t size)
 {
-    const uint64_t far_away = (uint64_t)0x30 << 40, step = (uint64_t)1 << 40;
-    CUdeviceptr address, wish = far_away + attempt * step;
-    ck_cu(cu->cuMemAddressReserve(&address, G, 0, wish, 0));
-    ck_cu(cu->cuMemAddressFree(address, G));
-    if (address == wish) return address;
+    CUdeviceptr address;
     ck_cu(cu->cuMemAddressReserve(&address, size, 0, 0, 0));
     ck_cu(cu->cuMemAddressFree(address, size));
     return address;
@@ -259,7 +255,7 @@ enum { ATTEMPTS = 16 };
 gvmm_buffer *buffer_with_hole_behind(gvmm_resource *resource, size_t size, size_t hole)
 {
     gvmm_buffer *buffer = NULL;
-    for (unsigned i = 0; i < ATTEMPTS && !buffer; i++) buffer = create_at(resource, free_place(size + hole, i), size);
+    for (unsigned i = 0; i < ATTEMPTS && !buffer; i++) buffer = create_at(resource, free_place(size + hole), size);
     ck_assert_msg(buffer != NULL, "no place was granted twice");
     return buffer;
 }
@@ -268,7 +264,7 @@ gvmm_buffer *buffer_with_decoy_behind(gvmm_resource *resource, size_t size, uint
 {
     gvmm_buffer *buffer = NULL;
     for (unsigned i = 0; i < ATTEMPTS && !buffer; i++) {
-        uint64_t address = free_place(size + G, i);
+        uint64_t address = free_place(size + G);
         CUdeviceptr behind;
         ck_cu(cu->cuMemAddressReserve(&behind, G, 0, address + size, 0));
         *decoy = behind;
