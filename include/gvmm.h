@@ -123,7 +123,7 @@ typedef enum gvmm_access { GVMM_ACCESS_NONE = 0, GVMM_ACCESS_READ = 1, GVMM_ACCE
 /* What the last gvmm_buffer_release of an open buffer does. */
 typedef enum gvmm_release_mode {
     GVMM_RELEASE_SYNC = 0,    /* waits for the recorded stream, as gvmm_buffer_close */
-    GVMM_RELEASE_DEFERRED = 1 /* as gvmm_buffer_close_deferred: never waits, never warns of captures */
+    GVMM_RELEASE_DEFERRED = 1 /* as gvmm_buffer_close_deferred: never waits, never warns of captures. The default */
 } gvmm_release_mode;
 
 typedef struct gvmm_options {
@@ -147,7 +147,10 @@ typedef struct gvmm_options {
     size_t ahead_count; /* chunks of chunk_size that a thread of gvmm makes ahead of need */
     int tag;            /* for gvmm_resource_evict; any number */
     gvmm_release_mode release_mode;
-    unsigned optional; /* GVMM_OPTIONAL_ bits: what is left out, in place of an error, where it cannot be had */
+    unsigned optional;    /* GVMM_OPTIONAL_ bits: what is left out, in place of an error, where it cannot be had */
+    uint64_t reuse_limit; /* bytes of closed buffers to keep for gvmm_buffer_create; 0: none. See there */
+    bool streams_outlive; /* a promise: streams that buffers record are not destroyed before the resource is released */
+    bool zero_reused;     /* buffers made of kept memory are zero, too. Device memory only */
 } gvmm_options;
 
 /* What can be asked for "if available". A bit says nothing about what is not asked for. Where the device's word is not
@@ -166,7 +169,7 @@ typedef enum gvmm_optional {
     { \
         sizeof(gvmm_options), GVMM_ALLOCATION_PINNED, GVMM_LOCATION_DEVICE, 0, GVMM_HANDLE_POSIX_FD, \
             GVMM_GRANULARITY_RECOMMENDED, false, 0, 0, NULL, 0, GVMM_ACCESS_READ_WRITE, GVMM_ACCESS_READ_WRITE, 0, 0, \
-            NULL, 0, 0, 0, GVMM_RELEASE_SYNC, 0 \
+            NULL, 0, 0, 0, GVMM_RELEASE_DEFERRED, 0, 0, false, false \
     }
 
 /* ---------------------------------------------------------------------------------------------
@@ -189,10 +192,16 @@ typedef struct gvmm_buffer gvmm_buffer;
  * Capture  allowed. */
 GVMM_API gvmm_result gvmm_resource_create(gvmm_resource **out, int device, const gvmm_options *options);
 
-/* One reference more, one less. Buffers hold their resource: giving it up while they live is harmless. Both take
- * NULL. */
+/* One reference more, one less. Buffers hold their resource: giving it up while they live is harmless. Both take NULL.
+ * The last release gives up what the resource keeps for reuse. */
 GVMM_API gvmm_resource *gvmm_resource_retain(gvmm_resource *resource);
 GVMM_API void gvmm_resource_release(gvmm_resource *resource);
+
+/* Gives back kept memory (see gvmm_buffer_create), the oldest first, until no more than `keep` bytes are kept. It goes
+ * when the work before it is done; gvmm_drain waits for that. Returns the bytes given up; 0 for NULL.
+ *
+ * Capture  harms none. */
+GVMM_API size_t gvmm_resource_trim(gvmm_resource *resource, size_t keep);
 
 /* The device's ordinal, or -1 for host locations. */
 GVMM_API int gvmm_resource_device(const gvmm_resource *resource);
@@ -219,12 +228,20 @@ GVMM_API bool gvmm_resource_is_host_accessible(const gvmm_resource *resource);
  * streams is for the caller to order.
  * ------------------------------------------------------------------------------------------- */
 
-/* Makes a buffer of `size` bytes, rounded up to the granularity. Its bytes are zero. Size 0 gives an empty buffer, with
- * address 0, and calls no driver. If the resource has a capacity, so much address space is reserved with it, and the
- * buffer and what is grown from it stay where they are until it is used up; a capacity that the driver refuses is
- * halved until it agrees, down to what is needed.
+/* Makes a buffer of `size` bytes, rounded up to the granularity. Its bytes are zero, unless it is made of kept memory
+ * (see below). Size 0 gives an empty buffer, with address 0, and calls no driver. If the resource has a capacity, so
+ * much address space is reserved with it, and the buffer and what is grown from it stay where they are until it is used
+ * up; a capacity that the driver refuses is halved until it agrees, down to what is needed.
  *
- * stream   recorded stream. NULL: the device's legacy default stream; for host locations none.
+ * With a reuse_limit the resource keeps the memory of buffers that end without waiting (gvmm_buffer_close_deferred, and
+ * gvmm_buffer_release with GVMM_RELEASE_DEFERRED) and that nothing else shares, and hands it out again for the same
+ * size, without calling the driver for it: to the stream that the memory was used on at once, to another stream after
+ * making that wait for the work before. It has the bytes that were left in it, unless zero_reused is set. No stream
+ * that is capturing is given kept memory. The oldest goes when the limit is reached; all of it, when memory is short,
+ * with the resource's last gvmm_resource_release, or by gvmm_resource_trim.
+ *
+ * stream   recorded stream. NULL: the device's legacy default stream; for host locations none. With a reuse_limit it
+ *          must not begin to capture in another thread during the call.
  * Returns  GVMM_E_INVALID      resource or out is NULL, or the size does not fit 64 bits when rounded up
  *          GVMM_E_NO_DEVICE_MEMORY, GVMM_E_NO_HOST_MEMORY, GVMM_E_NO_ADDRESS_SPACE, GVMM_E_UNSUPPORTED,
  *          GVMM_E_NOT_PERMITTED, GVMM_E_DRIVER
@@ -289,9 +306,9 @@ GVMM_API gvmm_result gvmm_buffer_close_deferred(gvmm_buffer *buffer, gvmm_stream
 /* One reference more. Takes NULL. */
 GVMM_API gvmm_buffer *gvmm_buffer_retain(gvmm_buffer *buffer);
 
-/* One reference less. The last one closes an open buffer, waiting as gvmm_buffer_close does; if its recorded stream is
- * capturing it does not wait, and warns once. With GVMM_RELEASE_DEFERRED it closes as gvmm_buffer_close_deferred, and
- * neither waits nor warns. Never fails. Takes NULL. */
+/* One reference less. The last one closes an open buffer as gvmm_buffer_close_deferred does, neither waiting nor
+ * warning. With GVMM_RELEASE_SYNC it waits, as gvmm_buffer_close does; if the recorded stream is capturing it does not
+ * wait, and warns once. Never fails. Takes NULL. */
 GVMM_API void gvmm_buffer_release(gvmm_buffer *buffer);
 
 /* 0 when empty or closed. NULL is as a closed buffer, here and below. */
@@ -614,6 +631,8 @@ typedef struct gvmm_stats {
     uint64_t aliases;          /* since the start: grows that needed no memory */
     uint64_t driver_calls;     /* since the start; process-wide figure only, 0 for a resource */
     uint64_t releases_waiting; /* given up and not yet back at the driver; process-wide figure only */
+    uint64_t reused;           /* since the start: allocations that needed no memory, as kept memory was there */
+    uint64_t kept_bytes;       /* kept for reuse now; also counted in physical_bytes */
 } gvmm_stats;
 
 /* Figures of one resource, or of the process if it is NULL. Each is true at some moment during the call; together they

@@ -17,34 +17,59 @@ struct gvmm_buffer {
     small_lock lock;
     bool open;
     gvmm_stream stream;
-    range *range;          /* NULL if empty, closed or wrapped */
-    wrapped *wrapped;      /* NULL unless wrapped and open */
-    retirement retirement; /* of a deferred release, which holds the buffer meanwhile */
+    range *range;     /* NULL if empty, closed or wrapped */
+    wrapped *wrapped; /* NULL unless wrapped and open */
+    union {
+        reusable kept;         /* of an open buffer what it will need when it is kept; of a kept one all of it */
+        retirement retirement; /* of a deferred release, which holds the buffer meanwhile */
+    };
 };
+
+static gvmm_buffer *buffer_of(reusable *e) { return (gvmm_buffer *)((char *)e - offsetof(gvmm_buffer, kept)); }
 
 static small_lock *lock_of(const gvmm_buffer *buffer) { return (small_lock *)&buffer->lock; }
 
-static gvmm_buffer *new_buffer(gvmm_resource *resource, gvmm_stream stream, uint64_t capacity)
+/* Closed, which does not count. */
+static gvmm_buffer *new_handle(gvmm_resource *resource, gvmm_stream stream, uint64_t capacity)
 {
     gvmm_buffer *buffer = gvmm__alloc(sizeof *buffer);
     if (!buffer) return NULL;
     ref_init(&buffer->refs);
     atomic_flag_clear(&buffer->lock);
-    buffer->resource = gvmm_resource_retain(resource);
-    buffer->open = true;
+    gvmm__resource_hold(resource);
+    buffer->resource = resource;
+    buffer->open = false;
     buffer->capacity = capacity;
     buffer->stream = stream;
     buffer->range = NULL;
     buffer->wrapped = NULL;
+    buffer->kept.stream_id = 0;
+    buffer->kept.event = NULL;
+    return buffer;
+}
+
+static gvmm_buffer *new_buffer(gvmm_resource *resource, gvmm_stream stream, uint64_t capacity)
+{
+    gvmm_buffer *buffer = new_handle(resource, stream, capacity);
+    if (!buffer) return NULL;
+    buffer->open = true;
     gvmm__account_add(resource->account, STAT_buffers, 1);
     return buffer;
+}
+
+static void put_event_back(gvmm_buffer *buffer)
+{
+    if (buffer->kept.event)
+        gvmm__event_put(&buffer->resource->device, buffer->kept.event_context, buffer->kept.event, true);
+    buffer->kept.event = NULL;
 }
 
 /* Ends a buffer that nobody has seen, or that is closed. */
 static void delete_buffer(gvmm_buffer *buffer)
 {
     if (buffer->open) gvmm__account_add(buffer->resource->account, STAT_buffers, -1ull);
-    gvmm_resource_release(buffer->resource);
+    put_event_back(buffer);
+    gvmm__resource_unhold(buffer->resource);
     gvmm__free(buffer);
 }
 
@@ -74,126 +99,121 @@ static view look(const gvmm_buffer *buffer)
     return v;
 }
 
-/* ---- making ranges ---- */
+/* ---- keeping buffers, to be made again ---- */
 
-/* What a range is made with: the options that hold for the new bytes, and whose account and stock they come from. */
-typedef struct maker {
-    placement *placement;
-    uint64_t capacity;
-    account *account;
-    stock *stock; /* NULL where options of the call's own hold */
-} maker;
-
-/* From the stock if it has one of that size, else new. Where the device is full, what waits to be given back is waited
- * for, the stock is given up, and it is tried once more. */
-static gvmm_result make_memory(memory **out, const maker *with, size_t size, size_t place)
+/* Is it as gvmm_buffer_create would make it, and nobody else's? */
+static bool is_as_new(range *r, const placement *p)
 {
-    if (with->stock && size == with->placement->chunk_size && (*out = gvmm__stock_take(with->stock))) return GVMM_OK;
-    gvmm_result r = gvmm__memory_create(out, with->placement, size, place, with->account);
-    if (r != GVMM_E_NO_DEVICE_MEMORY && r != GVMM_E_NO_HOST_MEMORY) return r;
-    if (!gvmm__make_room(with->stock)) return r;
-    return gvmm__memory_create(out, with->placement, size, place, with->account);
-}
-
-/* New memory at `address`, which has been claimed, `size` bytes in chunks of the wished size, behind `before` (may be
- * NULL). */
-static gvmm_result add_chunks(range **out, range *before, reservation *where, uint64_t address, const maker *with,
-                              size_t size)
-{
-    size_t chunk = with->placement->chunk_size ? with->placement->chunk_size : size;
-    range *r = before ? gvmm__range_retain(before) : NULL;
-    gvmm_result failed = GVMM_OK;
-    for (size_t done = 0; done < size && !failed; done += chunk) {
-        memory *what;
-        range *longer = NULL;
-        size_t piece = size - done < chunk ? size - done : chunk;
-        size_t in_front = r ? r->total : (size_t)(address - where->base);
-        failed = make_memory(&what, with, piece, in_front / chunk);
-        if (failed) break;
-        failed = gvmm__range_extend(&longer, r, where, address + done, what);
-        gvmm__memory_release(what);
-        if (failed) break;
-        gvmm__range_release(r);
-        r = longer;
+    size_t chunk = p->chunk_size ? p->chunk_size : r->total;
+    for (range *link = r; link; link = link->before) {
+        memory *m = link->mapping.memory;
+        size_t in_front = link->total - m->size;
+        bool alone = ref_is_single(&link->refs) && ref_is_single(&m->refs);
+        bool untouched = m->made_as == p && m->access == p->access && atomic_load(&m->resident);
+        bool in_place = in_front % chunk == 0 && (m->size == chunk || link == r) &&
+                        (!p->stripe_count || m->device == p->stripe[in_front / chunk % p->stripe_count]);
+        if (!alone || !untouched || !in_place) return false;
     }
-    if (failed) {
-        bool none = r == before;
-        gvmm__range_release(r); /* with the first link the claim goes back, and may be another's at once */
-        if (none) gvmm__reservation_unclaim(where, address);
-    } else {
-        *out = r;
+    return true;
+}
+
+/* Keeps the range of a closed buffer, which has it, and the buffer with it. */
+static bool keep(gvmm_buffer *buffer, gvmm_stream stream)
+{
+    gvmm_resource *resource = buffer->resource;
+    bool numbered = gvmm__stream_is_default(stream) || resource->options.streams_outlive;
+    buffer->kept.size = buffer->range->total;
+    if (stream != buffer->stream) buffer->kept.stream_id = 0;
+    if (numbered) buffer->kept.stream_id = UINT64_MAX;
+    buffer->kept.stream = buffer->stream = stream;
+    return gvmm__reuse_put(resource->reuse, &buffer->kept);
+}
+
+static bool may_keep(const gvmm_buffer *buffer, range *r)
+{
+    const gvmm_resource *resource = buffer->resource;
+    return r && resource->reuse && buffer->capacity == resource->placement->capacity &&
+           is_as_new(r, resource->placement);
+}
+
+/* The same for a range that was taken out of a buffer, whose handle goes on to be somebody's. */
+static bool keep_range(const gvmm_buffer *buffer, range *r, gvmm_stream stream)
+{
+    if (!may_keep(buffer, r)) return false;
+    gvmm_buffer *carrier = new_handle(buffer->resource, buffer->stream, buffer->capacity);
+    if (!carrier) return false;
+    carrier->range = r;
+    carrier->kept.stream_id = buffer->kept.stream_id;
+    if (keep(carrier, stream)) return true;
+    delete_buffer(carrier);
+    return false;
+}
+
+/* On its way out: the range has gone, and with it what held the buffer. */
+static void retired(retirement *self)
+{
+    gvmm_buffer *buffer = (gvmm_buffer *)((char *)self - offsetof(gvmm_buffer, retirement));
+    buffer->kept.event = NULL;
+    if (ref_release(&buffer->refs)) delete_buffer(buffer);
+}
+
+/* Gives the buffer's range back when the work before is done, and then drops a reference to the buffer. */
+static void retire(gvmm_buffer *buffer, range *r, gvmm_stream stream, CUevent event, CUcontext context)
+{
+    buffer->retirement = (retirement){.range = r,
+                                      .stream = stream,
+                                      .device = &buffer->resource->device,
+                                      .done = retired,
+                                      .event = event,
+                                      .event_context = context};
+    gvmm__retire(&buffer->retirement);
+}
+
+/* An event is only its own work's if it was recorded when it was kept. */
+void gvmm__buffer_drop(reusable *e)
+{
+    gvmm_buffer *buffer = buffer_of(e);
+    if (buffer->resource->options.streams_outlive) put_event_back(buffer);
+    range *r = buffer->range;
+    buffer->range = NULL;
+    ref_init(&buffer->refs);
+    retire(buffer, r, e->stream, e->event, e->event_context);
+}
+
+static bool make_zero(const gvmm_buffer *buffer, gvmm_stream stream)
+{
+    if (DRIVER_QUIET(cuCtxPushCurrent, buffer->resource->device.primary) != CUDA_SUCCESS) return false;
+    CUresult status = DRIVER_QUIET(cuMemsetD8Async, gvmm__range_base(buffer->range), 0, buffer->range->total,
+                                   stream ? stream : GVMM_STREAM_LEGACY);
+    gvmm__context_leave();
+    return status == CUDA_SUCCESS;
+}
+
+static bool is_resident(const range *r)
+{
+    for (; r; r = r->before)
+        if (!atomic_load(&r->mapping.memory->resident)) return false;
+    return true;
+}
+
+/* A kept buffer, open again, or NULL. *stream_id is for the one that is made in its place. */
+static gvmm_buffer *make_of_kept(gvmm_resource *resource, size_t size, gvmm_stream stream, uint64_t *stream_id)
+{
+    reusable *e = gvmm__reuse_take(resource->reuse, size, stream, stream_id);
+    if (!e) return NULL;
+    gvmm_buffer *buffer = buffer_of(e);
+    if (is_resident(buffer->range) && (!resource->options.zero_reused || make_zero(buffer, stream))) {
+        ref_init(&buffer->refs);
+        buffer->kept.stream_id = *stream_id;
+        buffer->stream = gvmm__stream_recorded(stream, &resource->device);
+        buffer->open = true;
+        return buffer;
     }
-    return failed;
-}
-
-static gvmm_result reserve(reservation **out, size_t need, const maker *with, uint64_t hint)
-{
-    const placement *p = with->placement;
-    return gvmm__reservation_ahead(out, need, with->capacity, p->addr_align, hint, p->granularity, with->account);
-}
-
-static gvmm_result make_first(range **out, const maker *with, size_t size)
-{
-    reservation *where;
-    gvmm_result r = reserve(&where, size, with, with->placement->addr_hint);
-    if (r) return r;
-    gvmm__reservation_claim(where, where->base, size); /* cannot fail: nobody else knows it */
-    r = add_chunks(out, NULL, where, where->base, with, size);
-    gvmm__reservation_release(where);
-    return r;
-}
-
-/* Every memory of `from` at a new address, and the new chunks behind. The new memory comes first: it is the likeliest
- * to fail, and then nothing has been mapped for nothing. */
-static gvmm_result grow_moved(range **out, const range *from, const maker *with, size_t add)
-{
-    if (from->total > SIZE_MAX - add)
-        return gvmm__fail(GVMM_E_INVALID, "size: %zu and %zu bytes overflow", from->total, add);
-    reservation *where;
-    gvmm_result r = reserve(&where, from->total + add, with, 0);
-    if (r) return r;
-    range *tail = NULL;
-    gvmm__reservation_claim(where, where->base, from->total + add);
-    r = add_chunks(&tail, NULL, where, where->base + from->total, with, add);
-    if (!r) r = gvmm__range_move(tail, from, where);
-    gvmm__reservation_release(where);
-    if (r) {
-        gvmm__range_release(tail);
-        return r;
-    }
-    gvmm__account_add(with->account, STAT_grows_moved, 1);
-    *out = tail;
-    return GVMM_OK;
-}
-
-/* Claims the address space behind a range: what its reservation has left, or a new one. NULL if it is taken. */
-static reservation *claim_behind(range *from, size_t size, account *a)
-{
-    reservation *own = from->mapping.reservation;
-    uint64_t end = gvmm__range_end(from);
-    if (gvmm__reservation_claim(own, end, size)) return gvmm__reservation_retain(own);
-    if (end - own->base < own->size) return NULL; /* it goes on, and so nobody else can reserve there */
-    reservation *behind = gvmm__reservation_probe(end, size, a);
-    if (behind) gvmm__reservation_claim(behind, end, size);
-    return behind;
-}
-
-/* In place where the address space behind is free, else moved. What the probe says is of no interest; but a chunk that
- * cannot be made in place is tried once more by moving, and if that fails too the first failure is the one to
- * report. */
-static gvmm_result grow_range(range **out, range *from, const maker *with, size_t add)
-{
-    reservation *behind = claim_behind(from, add, with->account);
-    if (!behind) return grow_moved(out, from, with, add);
-    gvmm_result r = add_chunks(out, from, behind, gvmm__range_end(from), with, add);
-    gvmm__reservation_release(behind);
-    if (!r) {
-        gvmm__account_add(with->account, STAT_grows_in_place, 1);
-        return GVMM_OK;
-    }
-    saved_error first;
-    gvmm__error_save(&first);
-    return grow_moved(out, from, with, add) == GVMM_OK ? GVMM_OK : gvmm__error_restore(&first);
+    gvmm__account_add(resource->account, STAT_buffers, -1ull); /* the cache has counted it */
+    gvmm__account_add(resource->account, STAT_allocations, -1ull);
+    gvmm__account_add(resource->account, STAT_reused, -1ull);
+    gvmm__buffer_drop(e);
+    return NULL;
 }
 
 /* ---- create and grow ---- */
@@ -224,11 +244,20 @@ gvmm_result gvmm_buffer_create_with_capacity(gvmm_buffer **out, gvmm_resource *r
     if (!gvmm__round_up(&rounded, resource->placement->granularity))
         return gvmm__fail(GVMM_E_INVALID, "size: %zu overflows when rounded up", size);
 
-    gvmm_buffer *buffer = new_buffer(resource, gvmm__stream_recorded(stream, &resource->device), capacity);
+    uint64_t stream_id = 0;
+    gvmm_buffer *buffer = NULL;
+    if (resource->reuse && rounded && capacity == resource->placement->capacity)
+        buffer = make_of_kept(resource, rounded, stream, &stream_id);
+    if (buffer) {
+        *out = buffer;
+        return GVMM_OK;
+    }
+    buffer = new_buffer(resource, gvmm__stream_recorded(stream, &resource->device), capacity);
     if (!buffer) return GVMM_E_NO_HOST_MEMORY;
+    buffer->kept.stream_id = stream_id;
     if (rounded) {
         maker with = maker_of(resource, NULL, capacity);
-        gvmm_result r = make_first(&buffer->range, &with, rounded);
+        gvmm_result r = gvmm__range_make(&buffer->range, &with, rounded);
         if (r) {
             delete_buffer(buffer);
             return r;
@@ -267,8 +296,8 @@ static gvmm_result larger(range **out, range *from, const maker *with, size_t si
     }
     if (!gvmm__round_up(&add, with->placement->granularity))
         return gvmm__fail(GVMM_E_INVALID, "size: %zu overflows when rounded up", size);
-    if (from) return grow_range(out, from, with, add);
-    gvmm_result r = make_first(out, with, add);
+    if (from) return gvmm__range_grow(out, from, with, add);
+    gvmm_result r = gvmm__range_make(out, with, add);
     if (!r) gvmm__account_add(with->account, STAT_allocations, 1);
     return r;
 }
@@ -331,13 +360,6 @@ static void free_wrapped(wrapped *w, gvmm_stream stream, gvmm_resource *resource
     gvmm__free(w);
 }
 
-/* On its way out: the range has gone, and with it what held the buffer. */
-static void retired(retirement *self)
-{
-    gvmm_buffer *buffer = (gvmm_buffer *)((char *)self - offsetof(gvmm_buffer, retirement));
-    if (ref_release(&buffer->refs)) delete_buffer(buffer);
-}
-
 /* How the range is given up, once nobody can get at it through the buffer any more. */
 typedef enum leaving { LEAVE_AFTER_WAITING, LEAVE_AT_ONCE, LEAVE_DEFERRED } leaving;
 
@@ -354,22 +376,23 @@ static void empty(gvmm_buffer *buffer, gvmm_stream stream, leaving how)
     buffer->wrapped = NULL;
     gvmm__unlock(&buffer->lock);
 
+    if (how == LEAVE_DEFERRED && keep_range(buffer, r, stream)) return;
     if (was_open) gvmm__account_add(buffer->resource->account, STAT_buffers, -1ull);
     if (w) free_wrapped(w, how == LEAVE_AT_ONCE ? NULL : stream, buffer->resource);
     if (!r) return;
     device *d = &buffer->resource->device;
     if (how == LEAVE_DEFERRED) {
         ref_retain(&buffer->refs);
-        buffer->retirement = (retirement){.range = r, .stream = stream, .device = d, .done = retired};
-        gvmm__retire(&buffer->retirement);
+        put_event_back(buffer);
+        retire(buffer, r, stream, NULL, NULL);
         return;
     }
     if (how == LEAVE_AFTER_WAITING) gvmm__stream_wait(stream, d, gvmm__range_base(r));
     gvmm__range_release(r);
 }
 
-/* Only one who waits can be refused. If the question whether the stream captures failed, so will the wait, and that is a
- * warning. */
+/* Only one who waits can be refused. If the question whether the stream captures failed, so will the wait, and that is
+ * a warning. */
 static gvmm_result close_how(gvmm_buffer *buffer, gvmm_stream stream, leaving how)
 {
     if (gvmm_buffer_is_closed(buffer)) return GVMM_OK;
@@ -422,9 +445,21 @@ static void close_at_last(gvmm_buffer *buffer)
     empty(buffer, buffer->stream, how);
 }
 
+/* The last reference, without a detour: for what is made and released all the time. */
+static bool keep_at_last(gvmm_buffer *buffer)
+{
+    if (!buffer->open || buffer->resource->options.release_mode != GVMM_RELEASE_DEFERRED) return false;
+    if (!may_keep(buffer, buffer->range)) return false;
+    buffer->open = false;
+    if (keep(buffer, buffer->stream)) return true; /* and it may be another's by now */
+    buffer->open = true;
+    return false;
+}
+
 void gvmm_buffer_release(gvmm_buffer *buffer)
 {
-    if (!buffer || !ref_release(&buffer->refs)) return;
+    if (!buffer || (!ref_is_single(&buffer->refs) && !ref_release(&buffer->refs))) return;
+    if (keep_at_last(buffer)) return;
     saved_error before; /* what goes wrong from here on is a warning */
     gvmm__error_save(&before);
     ref_init(&buffer->refs); /* the work of closing holds it, and a deferred release longer */
@@ -465,7 +500,11 @@ gvmm_result gvmm_buffer_set_stream(gvmm_buffer *buffer, gvmm_stream stream)
     if (!buffer || !stream) return gvmm__fail(GVMM_E_INVALID, "%s is NULL", buffer ? "stream" : "buffer");
     gvmm__lock(&buffer->lock);
     bool open = buffer->open;
-    if (open) buffer->stream = gvmm__stream_recorded(stream, &buffer->resource->device);
+    if (open) {
+        stream = gvmm__stream_recorded(stream, &buffer->resource->device);
+        if (stream != buffer->stream) buffer->kept.stream_id = 0;
+        buffer->stream = stream;
+    }
     gvmm__unlock(&buffer->lock);
     return open ? GVMM_OK : gvmm__fail(GVMM_E_CLOSED, "buffer has been closed");
 }

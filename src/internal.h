@@ -1,7 +1,7 @@
 /* The library's map: what each file offers to those on its left.
  *
- *     graph, compose, evict → buffer → resource → stock, retire → worker → options → probe → range → mapping → memory
- *         → reservation, backup, placement → stream → device → stats → driver, faults, trace → host → error
+ *     graph, compose, evict → buffer → grow → resource → stock, retire, reuse → worker → options → probe → range → mapping
+ *         → memory → reservation, backup, placement → stream → device → stats → driver, faults, trace → host → error
  *
  * A file uses only what is to its right (tools/check_includes.sh). Objects are reference counted; `create` and `retain`
  * give a reference, `release` takes one, takes NULL, and makes the one driver call that undoes the object. Host memory
@@ -110,7 +110,8 @@ static inline void gvmm__checked_undo(gvmm_driver_call call, CUresult status, co
     X(allocations) \
     X(grows_in_place) \
     X(grows_moved) \
-    X(aliases)
+    X(aliases) \
+    X(reused)
 /* clang-format on */
 
 typedef enum figure {
@@ -189,6 +190,16 @@ void gvmm__stream_wait(gvmm_stream stream, const device *d, uint64_t address);
 /* The same for who must not go on without the wait: GVMM_E_CAPTURING, or the failure. */
 gvmm_result gvmm__stream_wait_or_fail(gvmm_stream stream, const device *d);
 
+/* Marks how far a recorded stream's work is with an event, one that is given or a new one; to be put back with
+ * gvmm__event_put. After that the stream may be destroyed. Harms no capture, and asks no event that is part of one. */
+typedef enum stream_mark {
+    MARK_SET,
+    MARK_LATER,     /* a default stream, while any call on it would end a capture */
+    MARK_CAPTURING, /* the stream is capturing */
+    MARK_FAILED
+} stream_mark;
+stream_mark gvmm__stream_mark(device *d, gvmm_stream stream, CUevent *event, CUcontext *context);
+
 /* ---- backup.c: what evicted memory keeps its contents in, several memories in one ---- */
 
 typedef struct backup {
@@ -252,8 +263,8 @@ typedef struct memory {
     backup *backup;          /* of an evicted memory whose contents are kept; see evict.c */
     size_t backup_offset;
     unsigned access_count;
-    unsigned generation : 31; /* how often it was restored */
-    unsigned resident : 1;
+    unsigned generation;  /* how often it was restored */
+    atomic_bool resident; /* changed with the lock held; without it only a hint */
 } memory;
 
 /* `place`: the how-manieth chunk of its range this is, which decides the device where chunks are striped. */
@@ -409,10 +420,54 @@ typedef struct retirement {
     CUcontext event_context;
 } retirement;
 
-/* Gives the range back when the stream's work so far is done, and returns at once. Never loses it: where nothing else
- * will do, it waits here. */
+/* Gives the range back when its event is reached, or without one when the stream's work so far is done, and returns at
+ * once. Never loses it: where nothing else will do, it waits here. With an event the stream may be gone. */
 void gvmm__retire(retirement *r);
 uint64_t gvmm__retire_waiting(void);
+
+/* ---- reuse.c: what was given up in stream order, kept to be taken again ---- */
+
+/* Embedded in what is kept. An open one has the number of its stream and perhaps an event, to be used again. */
+typedef struct reusable {
+    struct reusable *next, *before; /* in a bin */
+    struct reusable *older, *newer; /* in a front */
+    size_t size;                    /* bytes */
+    gvmm_stream stream;             /* as recorded: where its last work is */
+    uint64_t stream_id;             /* its number, 0 if that is not known */
+    CUevent event;                  /* reached when that is done, unless streams outlive the cache; or NULL */
+    CUcontext event_context;
+} reusable;
+
+typedef struct reuse reuse;
+
+/* `limit` in bytes. `drop` is given what leaves the cache otherwise than by being taken, with the work before it still
+ * to be waited for, by its event or, where streams outlive, by its stream. No lock is held then. */
+gvmm_result gvmm__reuse_create(reuse **out, device *d, size_t limit, bool streams_outlive, void (*drop)(reusable *));
+
+/* Keeps an entry, whose size, stream, stream_id and event are set. False if it cannot be kept: the stream is capturing,
+ * no event can be had, it is too large. */
+bool gvmm__reuse_put(reuse *u, reusable *e);
+
+/* An entry of exactly that size which work of `stream` may use from now on, or NULL. `stream` as it was named, that is
+ * not as recorded; *stream_id is what the entry, or what is made in its place, is to have. */
+reusable *gvmm__reuse_take(reuse *u, size_t size, gvmm_stream stream, uint64_t *stream_id);
+
+/* Drops the oldest entries until no more than `keep` bytes are kept; bytes dropped. For all caches: whether there were
+ * any. */
+size_t gvmm__reuse_trim(reuse *u, size_t keep);
+bool gvmm__reuse_trim_all(void);
+
+/* Of one cache, or of all that have not ended. */
+typedef struct reuse_figures {
+    uint64_t taken, put, calls; /* since the start; driver calls that gvmm__driver_calls does not know */
+    uint64_t kept_bytes;
+} reuse_figures;
+void gvmm__reuse_read(reuse_figures *out, reuse *of);
+
+/* Drops all, and keeps nothing from then on; nobody takes any more. When it returns, `drop` is not running and will not
+ * be called. gvmm__reuse_free: nobody puts any more, either. */
+void gvmm__reuse_end(reuse *u, reuse_figures *last);
+void gvmm__reuse_free(reuse *u);
 
 /* ---- stock.c: memory made ahead of need ---- */
 
@@ -436,19 +491,43 @@ void gvmm__stock_release(stock *s);
 bool gvmm__make_room(stock *s);
 
 struct gvmm_resource {
-    ref refs;
+    ref refs;             /* users together hold one, each buffer one */
     gvmm_options options; /* its lists are the placement's */
     int ordinal;          /* as given; also for host locations, where it was asked what it can do */
     device device;
     placement *placement;
     account *account;
     stock *stock;            /* NULL if nothing is made ahead */
+    reuse *reuse;            /* NULL if nothing is kept */
+    atomic_uint users;       /* references that are not buffers' */
     small_lock handler_lock; /* guards the next two */
     gvmm_residency_fn handler;
     void *handler_user;
 };
 
+void gvmm__resource_hold(gvmm_resource *resource);
+void gvmm__resource_unhold(gvmm_resource *resource);
+
+/* ---- grow.c: ranges of new memory ---- */
+
+/* What a range is made with: the options that hold for the new bytes, and whose account and stock they come from. */
+typedef struct maker {
+    placement *placement;
+    uint64_t capacity; /* address space to reserve where some has to be, bytes */
+    account *account;
+    stock *stock; /* NULL where options of the call's own hold */
+} maker;
+
+/* A range of `size` bytes at a new address. */
+gvmm_result gvmm__range_make(range **out, const maker *with, size_t size);
+
+/* `from` and `add` bytes behind: in place, or all of it at a new address. */
+gvmm_result gvmm__range_grow(range **out, range *from, const maker *with, size_t add);
+
 /* ---- buffer.c ---- */
+
+/* For the resource's cache. */
+void gvmm__buffer_drop(reusable *e);
 
 /* The buffer's range, retained, or NULL if it is empty. */
 gvmm_result gvmm__buffer_borrow(range **out, const gvmm_buffer *buffer);

@@ -11,7 +11,8 @@
 
 bool gvmm__round_up(size_t *size, size_t granularity)
 {
-    size_t over = *size % granularity;
+    bool power_of_two = (granularity & (granularity - 1)) == 0; /* always, so far; and a division takes long */
+    size_t over = power_of_two ? *size & (granularity - 1) : *size % granularity;
     if (over == 0) return true;
     if (*size > SIZE_MAX - (granularity - over)) return false;
     *size += granularity - over;
@@ -81,6 +82,8 @@ static gvmm_result check_together(const gvmm_options *o)
         return gvmm__fail(GVMM_E_INVALID, "option stripe: only device memory can be striped");
     if (o->stripe_count && o->ahead_count)
         return gvmm__fail(GVMM_E_INVALID, "option ahead_count: striped chunks are not made ahead");
+    if (o->zero_reused && !on_device(o))
+        return gvmm__fail(GVMM_E_INVALID, "option zero_reused: only device memory is made zero in stream order");
     return GVMM_OK;
 }
 

@@ -28,4 +28,7 @@ static inline bool ref_try_retain(ref *r)
 /* True for the caller that dropped the last reference, who then sees everything that other holders did. */
 static inline bool ref_release(ref *r) { return atomic_fetch_sub_explicit(&r->count, 1, memory_order_acq_rel) == 1; }
 
+/* For its holder: nobody else holds it, so nobody else can begin to; and the caller sees what earlier holders did. */
+static inline bool ref_is_single(ref *r) { return atomic_load_explicit(&r->count, memory_order_acquire) == 1; }
+
 #endif

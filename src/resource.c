@@ -12,6 +12,7 @@ static gvmm_resource *new_resource(int ordinal, const gvmm_options *o)
     resource->options = *o;
     resource->ordinal = ordinal;
     resource->device.ordinal = -1;
+    atomic_init(&resource->users, 1);
     return resource;
 }
 
@@ -29,6 +30,9 @@ static gvmm_result fit_out(gvmm_resource *resource)
         r = gvmm__device_open(&resource->device, resource->ordinal, resource->placement->prop.location.id);
     if (!r && o->ahead_count)
         r = gvmm__stock_create(&resource->stock, resource->placement, o->ahead_count, resource->account);
+    if (!r && o->reuse_limit)
+        r = gvmm__reuse_create(&resource->reuse, &resource->device, o->reuse_limit, o->streams_outlive,
+                               gvmm__buffer_drop);
     return r;
 }
 
@@ -54,20 +58,46 @@ gvmm_result gvmm_resource_create(gvmm_resource **out, int device, const gvmm_opt
 
 gvmm_resource *gvmm_resource_retain(gvmm_resource *resource)
 {
-    if (resource) ref_retain(&resource->refs);
+    if (!resource) return NULL;
+    gvmm__resource_hold(resource);
+    atomic_fetch_add(&resource->users, 1);
     return resource;
 }
 
+void gvmm__resource_hold(gvmm_resource *resource) { ref_retain(&resource->refs); }
+
 /* Also the end of one that was only half made. */
-void gvmm_resource_release(gvmm_resource *resource)
+void gvmm__resource_unhold(gvmm_resource *resource)
 {
-    if (!resource || !ref_release(&resource->refs)) return;
+    if (!ref_release(&resource->refs)) return;
     gvmm__stock_end(resource->stock);
+    gvmm__reuse_free(resource->reuse);
     gvmm__device_close(&resource->device);
     gvmm__placement_release(resource->placement);
     account *a = resource->account;
     gvmm__free(resource);
     gvmm__account_release(a); /* last: from here on the allocator may be replaced */
+}
+
+/* What the cache counted, from now on with the rest. */
+static void end_reuse(gvmm_resource *resource)
+{
+    reuse_figures last;
+    gvmm__reuse_end(resource->reuse, &last);
+    gvmm__account_add(resource->account, STAT_buffers, last.taken - last.put);
+    gvmm__account_add(resource->account, STAT_allocations, last.taken);
+    gvmm__account_add(resource->account, STAT_reused, last.taken);
+    atomic_fetch_add(&gvmm__driver_calls, last.calls);
+}
+
+/* Nobody makes buffers any more with the last user's reference: what is kept for them goes, and holds the resource no
+ * longer. */
+void gvmm_resource_release(gvmm_resource *resource)
+{
+    if (!resource) return;
+    bool last = atomic_fetch_sub(&resource->users, 1) == 1;
+    if (last && resource->reuse) end_reuse(resource);
+    gvmm__resource_unhold(resource);
 }
 
 int gvmm_resource_device(const gvmm_resource *resource) { return resource ? resource->device.ordinal : -1; }
@@ -97,9 +127,15 @@ bool gvmm_resource_is_host_accessible(const gvmm_resource *resource)
 
 bool gvmm__make_room(stock *s)
 {
-    bool waiting = gvmm__retire_waiting() != 0, had_stock = gvmm__stock_flush(s);
-    if (waiting || had_stock) gvmm_drain(); /* a chunk may just be on its way into the stock, and out again */
-    return waiting || had_stock;
+    bool kept = gvmm__reuse_trim_all(), waiting = gvmm__retire_waiting() != 0, had_stock = gvmm__stock_flush(s);
+    bool any = kept || waiting || had_stock;
+    if (any) gvmm_drain(); /* a chunk may just be on its way into the stock, and out again */
+    return any;
+}
+
+size_t gvmm_resource_trim(gvmm_resource *resource, size_t keep)
+{
+    return resource && resource->reuse ? gvmm__reuse_trim(resource->reuse, keep) : 0;
 }
 
 gvmm_result gvmm_resource_deallocate(gvmm_resource *resource, uint64_t address, size_t size, gvmm_stream stream)
@@ -118,11 +154,25 @@ gvmm_result gvmm_resource_deallocate(gvmm_resource *resource, uint64_t address, 
                        (unsigned long long)address);
 }
 
+static void add_reuse(gvmm_stats *out, reuse *of)
+{
+    reuse_figures f;
+    gvmm__reuse_read(&f, of);
+    out->buffers += f.taken - f.put;
+    out->allocations += f.taken;
+    out->reused += f.taken;
+    out->kept_bytes = f.kept_bytes;
+    out->driver_calls += f.calls;
+}
+
 void gvmm_get_stats(const gvmm_resource *resource, gvmm_stats *out)
 {
     memset(out, 0, sizeof *out);
     gvmm__account_read(resource ? resource->account : NULL, out);
-    if (resource) return;
-    out->driver_calls = atomic_load(&gvmm__driver_calls);
-    out->releases_waiting = gvmm__work_waiting() + gvmm__retire_waiting();
+    if (!resource) {
+        out->driver_calls = atomic_load(&gvmm__driver_calls);
+        out->releases_waiting = gvmm__work_waiting() + gvmm__retire_waiting();
+    }
+    if (!resource || resource->reuse) add_reuse(out, resource ? resource->reuse : NULL);
+    if (resource) out->driver_calls = 0;
 }

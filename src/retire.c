@@ -34,48 +34,9 @@ static lane *lane_of(const retirement *r)
 
 static uint64_t *count_of(const retirement *r) { return r->event ? &marked : &unmarked; }
 
-/* ---- marking ---- */
-
-typedef enum mark { MARKED, ASK_LATER, CAPTURING, FAILED } mark;
-
-/* The default stream's context is the device's; a real stream has its own. */
-static CUresult context_of(const retirement *r, CUcontext *out)
+static stream_mark try_to_mark(retirement *r)
 {
-    *out = r->device->primary;
-    return gvmm__stream_is_default(r->stream) ? CUDA_SUCCESS : DRIVER_QUIET(cuStreamGetCtx, r->stream, out);
-}
-
-static mark record(retirement *r, CUcontext context)
-{
-    CUstreamCaptureStatus capture;
-    CUresult status = DRIVER_QUIET(cuStreamIsCapturing, r->stream, &capture);
-    if (status == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return ASK_LATER;
-    if (status != CUDA_SUCCESS) return FAILED;
-    if (capture != CU_STREAM_CAPTURE_STATUS_NONE) return CAPTURING;
-    CUevent event = gvmm__event_get(r->device, context);
-    if (!event) return FAILED;
-    status = DRIVER_QUIET(cuEventRecord, event, r->stream);
-    /* A capture may have begun in between. An event that is part of one must not be asked about: that would end it. */
-    if (status == CUDA_SUCCESS) status = DRIVER_QUIET(cuStreamIsCapturing, r->stream, &capture);
-    if (status == CUDA_SUCCESS && capture == CU_STREAM_CAPTURE_STATUS_NONE) {
-        r->event = event;
-        r->event_context = context;
-        return MARKED;
-    }
-    gvmm__event_put(r->device, context, event, false);
-    if (status == CUDA_SUCCESS) return CAPTURING;
-    return status == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT ? ASK_LATER : FAILED;
-}
-
-/* Under the stream's context, as making an event needs one. */
-static mark try_to_mark(retirement *r)
-{
-    CUcontext context;
-    if (context_of(r, &context) != CUDA_SUCCESS || DRIVER_QUIET(cuCtxPushCurrent, context) != CUDA_SUCCESS)
-        return FAILED;
-    mark m = record(r, context);
-    gvmm__context_leave();
-    return m;
+    return gvmm__stream_mark(r->device, r->stream, &r->event, &r->event_context);
 }
 
 /* ---- giving back ---- */
@@ -87,9 +48,19 @@ static void give_back(retirement *r)
     r->done(r);
 }
 
+/* For its event, if it has one: the stream may be gone. */
+static void wait_here(retirement *r)
+{
+    CUresult status = r->event ? DRIVER_QUIET(cuEventSynchronize, r->event) : CUDA_SUCCESS;
+    if (status != CUDA_SUCCESS && status != CUDA_ERROR_DEINITIALIZED)
+        gvmm__warn_driver(GVMM_CALL_cuEventSynchronize, status, "released without waiting: buffer",
+                          gvmm__range_base(r->range));
+    if (!r->event) gvmm__stream_wait(r->stream, r->device, gvmm__range_base(r->range));
+}
+
 static void wait_and_give_back(retirement *r)
 {
-    gvmm__stream_wait(r->stream, r->device, gvmm__range_base(r->range));
+    wait_here(r);
     give_back(r);
 }
 
@@ -109,9 +80,9 @@ static void enqueue(retirement *r)
 /* ---- held by the graph under capture ---- */
 
 /* Marked, or in the lanes to be marked later; false if neither will do. */
-static bool mark_or_queue(retirement *r, mark m)
+static bool mark_or_queue(retirement *r, stream_mark m)
 {
-    if (m == FAILED) return false;
+    if (m == MARK_FAILED) return false;
     enqueue(r);
     return true;
 }
@@ -149,9 +120,9 @@ static bool hold_by_capture(retirement *r)
  * for. */
 static bool is_done(retirement *r)
 {
-    mark m = r->event ? MARKED : try_to_mark(r);
-    if (m == FAILED) gvmm__stream_wait(r->stream, r->device, gvmm__range_base(r->range));
-    if (m != MARKED) return m == FAILED;
+    stream_mark m = r->event ? MARK_SET : try_to_mark(r);
+    if (m == MARK_FAILED) gvmm__stream_wait(r->stream, r->device, gvmm__range_base(r->range));
+    if (m != MARK_SET) return m == MARK_FAILED;
     return DRIVER_QUIET(cuEventQuery, r->event) !=
            CUDA_ERROR_NOT_READY; /* an error: the work will never be done, or is */
 }
@@ -280,9 +251,8 @@ void gvmm__retire(retirement *r)
     }
     CUstreamCaptureMode old = CU_STREAM_CAPTURE_MODE_RELAXED;
     bool relaxed = DRIVER_QUIET(cuThreadExchangeStreamCaptureMode, &old) == CUDA_SUCCESS;
-    r->event = NULL;
-    mark m = relaxed && start() ? try_to_mark(r) : FAILED;
-    bool on_its_way = (m == CAPTURING && hold_by_capture(r)) || mark_or_queue(r, m);
+    stream_mark m = !relaxed || !start() ? MARK_FAILED : r->event ? MARK_SET : try_to_mark(r);
+    bool on_its_way = (m == MARK_CAPTURING && hold_by_capture(r)) || mark_or_queue(r, m);
     if (!on_its_way) wait_and_give_back(r);
     if (relaxed) gvmm__relaxed_leave(old);
 }

@@ -357,7 +357,10 @@ void check_warnings(int wanted, bool faulty)
 static void choose_resources(void)
 {
     static const int peer_one[] = {1}, peer_zero[] = {0};
-    for (int i = 0; i < RESOURCES; i++) m.options[i] = (gvmm_options)GVMM_OPTIONS_INIT;
+    for (int i = 0; i < RESOURCES; i++) {
+        m.options[i] = (gvmm_options)GVMM_OPTIONS_INIT;
+        m.options[i].release_mode = GVMM_RELEASE_SYNC; /* the twin has no pending releases */
+    }
     m.options[1].handle_type = GVMM_HANDLE_NONE;
     m.options[1].addr_align = ALIGN;
     m.options[1].peers = peer_one;

@@ -62,7 +62,7 @@ void setup(void)
     ck_cu(cu->cuDevicePrimaryCtxRetain(&context, 0));
     ck_cu(cu->cuCtxSetCurrent(context));
     ck_cu(cu->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    ck_ok(gvmm_resource_create(&plain, 0, NULL));
+    plain = resource_with(waiting_options());
     G = gvmm_resource_granularity(plain);
     gvmm_get_stats(NULL, &at_start);
 }
@@ -215,6 +215,13 @@ gvmm_buffer *grow(gvmm_buffer *buffer, size_t size)
     gvmm_buffer *larger;
     ck_ok(gvmm_buffer_grow(&larger, buffer, size, NULL));
     return larger;
+}
+
+gvmm_options waiting_options(void)
+{
+    gvmm_options options = GVMM_OPTIONS_INIT;
+    options.release_mode = GVMM_RELEASE_SYNC;
+    return options;
 }
 
 gvmm_resource *resource_with(gvmm_options options)

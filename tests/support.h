@@ -100,6 +100,10 @@ gvmm_buffer *create(gvmm_resource *resource, size_t size);
 gvmm_buffer *grow(gvmm_buffer *buffer, size_t size);
 gvmm_resource *resource_with(gvmm_options options);
 
+/* The default options but that a release waits: most tests look at what is left when it has returned. What deferred
+ * releases do is for test_deferred and test_reuse. */
+gvmm_options waiting_options(void);
+
 /* ---- gates: GPU work that lasts until it is told to end ---- */
 
 typedef struct gate gate;

@@ -152,7 +152,7 @@ static CUmemAllocationProp properties_at(uint64_t address)
 /* #2909: the options of one grow replaced the resource's, for all buffers to come. */
 START_TEST(n2909_options_of_a_grow_are_not_stored)
 {
-    gvmm_options chunk = GVMM_OPTIONS_INIT, before, after;
+    gvmm_options chunk = waiting_options(), before, after;
     chunk.self_access = GVMM_ACCESS_READ;
     chunk.handle_type = GVMM_HANDLE_NONE;
     gvmm_resource_options(plain, &before);
@@ -184,7 +184,7 @@ END_TEST
 START_TEST(n2909_options_of_a_grow_are_checked)
 {
     static const int nobody[] = {99};
-    const gvmm_options good = GVMM_OPTIONS_INIT;
+    const gvmm_options good = waiting_options();
     gvmm_options bad[6] = {good, good, good, good, good, good};
     bad[0].location = GVMM_LOCATION_HOST_NUMA;
     bad[1].handle_type = (gvmm_handle_type)5;
@@ -359,7 +359,7 @@ END_TEST
 /* #2910: an alignment above the granularity was handed to the probe, whose answer then counted as an error. */
 START_TEST(n2910_an_alignment_does_not_prevent_growing_in_place)
 {
-    gvmm_options options = GVMM_OPTIONS_INIT;
+    gvmm_options options = waiting_options();
     options.addr_align = 64 * MiB;
     CUdeviceptr hole;
     ck_cu(cu->cuMemAddressReserve(&hole, 4 * G, options.addr_align, 0, 0));
@@ -388,7 +388,7 @@ END_TEST
 /* #2910: asking for less than the buffer has changed the access of all of it to the options given. */
 START_TEST(n2910_a_smaller_request_leaves_access_alone)
 {
-    gvmm_options chunk = GVMM_OPTIONS_INIT;
+    gvmm_options chunk = waiting_options();
     chunk.self_access = GVMM_ACCESS_READ;
     gvmm_buffer *buffer = create(plain, 2 * G), *alias;
     uint64_t address = gvmm_buffer_address(buffer);
@@ -458,7 +458,7 @@ END_TEST
  * allocation; NUMA memory was asked for on node -1. */
 START_TEST(n2910_host_options_are_checked_when_given)
 {
-    gvmm_options options = GVMM_OPTIONS_INIT;
+    gvmm_options options = waiting_options();
     gvmm_resource *resource = NULL;
     options.location = GVMM_LOCATION_HOST;
     ck_fails(gvmm_resource_create(&resource, 0, &options), GVMM_E_INVALID);
@@ -471,7 +471,7 @@ START_TEST(n2910_host_options_are_checked_when_given)
 
     const gvmm_location_type locations[] = {GVMM_LOCATION_HOST_NUMA, GVMM_LOCATION_HOST_NUMA_CURRENT};
     for (int i = 0; i < 2; i++) { /* and these may be exportable */
-        options = (gvmm_options)GVMM_OPTIONS_INIT;
+        options = waiting_options();
         options.location = locations[i];
         resource = resource_with(options);
         gvmm_resource_options(resource, &options);
@@ -490,7 +490,7 @@ END_TEST
  * and the memory stayed. */
 START_TEST(n2889_host_memory_goes_back_without_a_context)
 {
-    gvmm_options options = GVMM_OPTIONS_INIT;
+    gvmm_options options = waiting_options();
     options.location = GVMM_LOCATION_HOST;
     options.handle_type = GVMM_HANDLE_NONE;
     ck_cu(cu->cuCtxSetCurrent(NULL));

@@ -41,14 +41,14 @@ static void end(gvmm_buffer *a, gvmm_buffer *b)
 
 static gvmm_options without_readers(void)
 {
-    gvmm_options options = GVMM_OPTIONS_INIT;
+    gvmm_options options = waiting_options();
     options.self_access = GVMM_ACCESS_NONE;
     return options;
 }
 
 static gvmm_options on_host(void)
 {
-    gvmm_options options = GVMM_OPTIONS_INIT;
+    gvmm_options options = waiting_options();
     options.location = GVMM_LOCATION_HOST;
     options.handle_type = GVMM_HANDLE_NONE;
     return options;
@@ -59,7 +59,7 @@ static gvmm_options on_host(void)
 START_TEST(a_resource_asks_each_question_once)
 {
     watch();
-    gvmm_resource *resource = resource_with((gvmm_options)GVMM_OPTIONS_INIT);
+    gvmm_resource *resource = resource_with(waiting_options());
     ck_assert_uint_eq(calls_of(GVMM_CALL_cuDeviceGetAttribute), 2); /* virtual memory, descriptors */
     ck_assert_uint_eq(calls_of(GVMM_CALL_cuMemGetAllocationGranularity), 1);
     ck_assert_uint_eq(calls_of(GVMM_CALL_cuDevicePrimaryCtxRetain), 1);
@@ -232,7 +232,7 @@ END_TEST
  * same. */
 START_TEST(growing_with_options_asks_about_them)
 {
-    gvmm_options chunk = GVMM_OPTIONS_INIT;
+    gvmm_options chunk = waiting_options();
     gvmm_buffer *small = buffer_with_hole_behind(plain, G, G), *large, *alias;
     watch();
     ck_ok(gvmm_buffer_grow(&large, small, 2 * G, &chunk));

@@ -113,7 +113,7 @@ END_TEST
 
 static void make_resources(void)
 {
-    gvmm_options options[3] = {GVMM_OPTIONS_INIT, GVMM_OPTIONS_INIT, GVMM_OPTIONS_INIT};
+    gvmm_options options[3] = {waiting_options(), waiting_options(), waiting_options()};
     options[1].location = GVMM_LOCATION_HOST;
     options[1].handle_type = GVMM_HANDLE_NONE;
     options[2].location = GVMM_LOCATION_HOST_NUMA_CURRENT;

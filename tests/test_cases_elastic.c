@@ -4,7 +4,7 @@
 
 static gvmm_resource *with_chunks(int tag)
 {
-    gvmm_options options = GVMM_OPTIONS_INIT;
+    gvmm_options options = waiting_options();
     options.chunk_size = G;
     options.tag = tag;
     return resource_with(options);

@@ -18,7 +18,7 @@ static bool another_machine(gvmm_sim_config config)
     ck_cu(cu->cuDevicePrimaryCtxRetain(&context, 0));
     ck_cu(cu->cuCtxSetCurrent(context));
     ck_cu(cu->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    ck_ok(gvmm_resource_create(&plain, 0, NULL));
+    plain = resource_with(waiting_options());
     G = gvmm_resource_granularity(plain);
     return true;
 }
@@ -58,7 +58,7 @@ END_TEST
 START_TEST(llama_cpp_24489_a_peer_that_cannot_is_a_clear_error)
 {
     static const int peers[] = {1, 99};
-    gvmm_options options = GVMM_OPTIONS_INIT;
+    gvmm_options options = waiting_options();
     gvmm_resource *resource = NULL;
     options.peers = &peers[1];
     options.peer_count = 1;
@@ -80,7 +80,7 @@ END_TEST
 START_TEST(xla_40852_access_follows_the_memory)
 {
     if (lacks_second_device("xla_40852")) return;
-    gvmm_options owner_only = GVMM_OPTIONS_INIT;
+    gvmm_options owner_only = waiting_options();
     gvmm_resource *shared = resource_with_peer();
     uint64_t decoy;
     gvmm_buffer *a = buffer_with_decoy_behind(shared, G, &decoy), *b, *c, *d;
@@ -117,7 +117,7 @@ END_TEST
 START_TEST(ompi_12751_the_cpu_may_touch_host_memory)
 {
     static const int peers[] = {0};
-    gvmm_options options = GVMM_OPTIONS_INIT;
+    gvmm_options options = waiting_options();
     options.location = GVMM_LOCATION_HOST_NUMA;
     options.peers = peers;
     options.peer_count = 1;
@@ -147,7 +147,7 @@ END_TEST
  * why. (Mooncake#1297, mscclpp#467: the same.) */
 START_TEST(pytorch_173606_fabric_that_is_not_permitted_is_a_clear_error)
 {
-    gvmm_options options = GVMM_OPTIONS_INIT;
+    gvmm_options options = waiting_options();
     options.handle_type = GVMM_HANDLE_FABRIC;
     gvmm_resource *resource;
     if (gvmm_resource_create(&resource, 0, &options)) {
@@ -265,7 +265,7 @@ END_TEST
 START_TEST(DALI_3128_a_refused_hint_is_left_out)
 {
     const CUresult answers[] = {CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_OUT_OF_MEMORY};
-    gvmm_options options = GVMM_OPTIONS_INIT;
+    gvmm_options options = waiting_options();
     gvmm_buffer *taken = create(plain, G);
     options.addr_hint = gvmm_buffer_address(taken);
     gvmm_resource *resource = resource_with(options);
@@ -323,7 +323,7 @@ START_TEST(nccl_2106_numa_memory_that_fails_says_why)
                    {CUDA_ERROR_NOT_SUPPORTED, GVMM_E_UNSUPPORTED},
                    {CUDA_ERROR_INVALID_VALUE, GVMM_E_INVALID},
                    {CUDA_ERROR_OUT_OF_MEMORY, GVMM_E_NO_HOST_MEMORY}};
-    gvmm_options options = GVMM_OPTIONS_INIT;
+    gvmm_options options = waiting_options();
     options.location = GVMM_LOCATION_HOST_NUMA;
     gvmm_resource *host = resource_with(options), *resource = NULL;
     gvmm_buffer *buffer = NULL;

@@ -24,7 +24,7 @@ END_TEST
 
 START_TEST(c02_options_reach_the_driver)
 {
-    gvmm_options options = GVMM_OPTIONS_INIT;
+    gvmm_options options = waiting_options();
     options.handle_type = GVMM_HANDLE_NONE;
     options.granularity = GVMM_GRANULARITY_MINIMUM;
     options.gpu_direct_rdma = true;
@@ -50,7 +50,7 @@ END_TEST
 
 START_TEST(c03_a_chunk_can_be_read_only)
 {
-    gvmm_options options = GVMM_OPTIONS_INIT;
+    gvmm_options options = waiting_options();
     options.self_access = GVMM_ACCESS_READ;
     gvmm_buffer *small = create(plain, G), *large;
     ck_ok(gvmm_buffer_grow(&large, small, 2 * G, &options));
@@ -121,7 +121,7 @@ END_TEST
 /* The alignment is for new addresses: a chunk that goes in place is not held to it, a move is. */
 START_TEST(c05_growing_in_place_with_an_alignment)
 {
-    gvmm_options options = GVMM_OPTIONS_INIT;
+    gvmm_options options = waiting_options();
     options.addr_align = 64 * MiB;
     gvmm_buffer *small = buffer_with_hole_behind(plain, G, G), *large;
     ck_ok(gvmm_buffer_grow(&large, small, 2 * G, &options));
@@ -245,7 +245,7 @@ END_TEST
 
 START_TEST(c11_a_chunk_of_another_location_is_refused)
 {
-    gvmm_options options = GVMM_OPTIONS_INIT;
+    gvmm_options options = waiting_options();
     gvmm_buffer *buffer = create(plain, G), *out = NULL;
     write_pattern(gvmm_buffer_address(buffer), G, 1);
     options.location = GVMM_LOCATION_HOST;
@@ -264,7 +264,7 @@ END_TEST
 /* The device answers that it lacks RDMA: attribute 110, asked once per creation. */
 START_TEST(c11_rdma_unsupported_is_refused)
 {
-    gvmm_options options = GVMM_OPTIONS_INIT;
+    gvmm_options options = waiting_options();
     options.gpu_direct_rdma = true;
     gvmm_buffer *buffer = create(plain, G), *out = NULL;
     gvmm_resource *resource = NULL;
@@ -283,7 +283,7 @@ END_TEST
 
 static gvmm_options host_options(void)
 {
-    gvmm_options options = GVMM_OPTIONS_INIT;
+    gvmm_options options = waiting_options();
     options.location = GVMM_LOCATION_HOST;
     options.handle_type = GVMM_HANDLE_NONE;
     return options;
@@ -291,7 +291,7 @@ static gvmm_options host_options(void)
 
 START_TEST(c12_host_options)
 {
-    gvmm_options options = GVMM_OPTIONS_INIT;
+    gvmm_options options = waiting_options();
     gvmm_resource *resource = NULL;
     options.location = GVMM_LOCATION_HOST;
     ck_fails(gvmm_resource_create(&resource, 0, &options), GVMM_E_INVALID); /* the default handle type is posix_fd */
@@ -326,7 +326,7 @@ END_TEST
 
 START_TEST(c12_numa_memory)
 {
-    gvmm_options options = GVMM_OPTIONS_INIT;
+    gvmm_options options = waiting_options();
     options.location = GVMM_LOCATION_HOST_NUMA_CURRENT;
     gvmm_resource *resource = resource_with(options), *out = NULL;
     gvmm_options resolved;
@@ -356,7 +356,7 @@ END_TEST
 
 START_TEST(c14_no_access_at_all)
 {
-    gvmm_options options = GVMM_OPTIONS_INIT;
+    gvmm_options options = waiting_options();
     options.self_access = GVMM_ACCESS_NONE;
     gvmm_resource *resource = resource_with(options);
     gvmm_buffer *small = create(resource, G); /* an empty list of readers: no access call is made */
@@ -451,7 +451,7 @@ START_TEST(c25_device_memory_needs_no_context_either)
     CUcontext mine, now;
     ck_cu(cu->cuCtxGetCurrent(&mine));
     ck_cu(cu->cuCtxSetCurrent(NULL));
-    gvmm_resource *resource = resource_with((gvmm_options)GVMM_OPTIONS_INIT);
+    gvmm_resource *resource = resource_with(waiting_options());
     gvmm_buffer *first = create(resource, G), *second = grow(first, 2 * G), *third;
     ck_ok(gvmm_buffer_create(&third, resource, G, stream));
     ck_ok(gvmm_buffer_close(first, NULL));

@@ -2,7 +2,7 @@
  * memory spread over devices and in chunks of a chosen size. Evicting and restoring: test_evict.c. */
 #include "watch.h"
 
-static gvmm_options defaults(void) { return (gvmm_options)GVMM_OPTIONS_INIT; }
+static gvmm_options defaults(void) { return waiting_options(); }
 
 static gvmm_resource *with_capacity(uint64_t capacity)
 {
@@ -122,7 +122,7 @@ START_TEST(with_memory_ahead_two_calls_are_left)
     noted = *below;
     noted.cuMemCreate = noted_create;
     ck_ok(gvmm_driver_install(&noted));
-    ck_ok(gvmm_resource_create(&plain, 0, NULL));
+    plain = resource_with(waiting_options());
     atomic_store(&created_in_a_grow, 0);
     atomic_store(&created_elsewhere, 0);
 
@@ -917,7 +917,7 @@ START_TEST(a_device_that_cannot_reach_the_memory_is_refused)
     ck_cu(cu->cuDevicePrimaryCtxRetain(&context, 0));
     ck_cu(cu->cuCtxSetCurrent(context));
     ck_cu(cu->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    ck_ok(gvmm_resource_create(&plain, 0, NULL));
+    plain = resource_with(waiting_options());
     gvmm_buffer *a = create(plain, G);
     ck_fails(gvmm_buffer_set_access(a, 1, GVMM_ACCESS_READ), GVMM_E_UNSUPPORTED);
     ck_names("device 1");

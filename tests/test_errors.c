@@ -5,7 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static gvmm_options defaults(void) { return (gvmm_options)GVMM_OPTIONS_INIT; }
+static gvmm_options defaults(void) { return waiting_options(); }
 
 static void ck_refused(gvmm_options options, gvmm_result expected, const char *field)
 {
@@ -163,7 +163,7 @@ START_TEST(driver_and_allocator_stay_while_they_are_used)
     gvmm_resource_release(plain);
     ck_fails(gvmm_host_allocator_install(&half), GVMM_E_INVALID);
     ck_ok(gvmm_host_allocator_install(NULL));
-    ck_ok(gvmm_resource_create(&plain, 0, NULL));
+    plain = resource_with(waiting_options());
 }
 END_TEST
 
@@ -295,6 +295,7 @@ START_TEST(the_trace_shows_calls_and_arguments)
     ck_assert_int_eq(traced[3].result, CUDA_SUCCESS);
     gvmm_buffer_release(buffer);
     gvmm_resource_release(resource);
+    gvmm_drain(); /* the release was deferred */
     ck_ok(gvmm_driver_install(NULL));
 }
 END_TEST

@@ -26,7 +26,7 @@ static gvmm_stats stats_of(gvmm_resource *resource)
     return stats;
 }
 
-static gvmm_options defaults(void) { return (gvmm_options)GVMM_OPTIONS_INIT; }
+static gvmm_options defaults(void) { return waiting_options(); }
 
 static gvmm_resource *with_chunks(size_t chunk, uint64_t capacity)
 {

@@ -54,7 +54,7 @@ static void with_options(scene *s)
 {
     static const int peers[] = {1};
     three(s, true);
-    s->chunk = (gvmm_options)GVMM_OPTIONS_INIT;
+    s->chunk = waiting_options();
     s->chunk.self_access = GVMM_ACCESS_READ;
     s->chunk.gpu_direct_rdma = true;
     s->chunk.peers = peers;
@@ -78,7 +78,7 @@ static const int both_devices[] = {0, 1};
 
 static gvmm_options in_chunks(void)
 {
-    gvmm_options options = GVMM_OPTIONS_INIT;
+    gvmm_options options = waiting_options();
     options.chunk_size = G;
     options.capacity = 16 * G;
     return options;
@@ -152,7 +152,7 @@ static void by_hand(scene *s)
 static gvmm_result create_resource(scene *s)
 {
     static const int peers[] = {1};
-    gvmm_options options = GVMM_OPTIONS_INIT;
+    gvmm_options options = waiting_options();
     options.gpu_direct_rdma = true;
     options.peers = peers;
     options.peer_count = device_count > 1;
@@ -161,7 +161,7 @@ static gvmm_result create_resource(scene *s)
 
 static gvmm_result create_host_resource(scene *s)
 {
-    gvmm_options options = GVMM_OPTIONS_INIT;
+    gvmm_options options = waiting_options();
     options.location = GVMM_LOCATION_HOST_NUMA_CURRENT;
     return gvmm_resource_create(&s->out_resource, 0, &options);
 }
@@ -449,7 +449,7 @@ START_TEST(what_ran_out_is_told_apart)
     ck_assert_int_eq(error.status, 0);
     ck_assert_ptr_null(error.call);
 
-    gvmm_options options = GVMM_OPTIONS_INIT;
+    gvmm_options options = waiting_options();
     options.location = GVMM_LOCATION_HOST_NUMA_CURRENT;
     gvmm_resource *host = resource_with(options);
     fault_call("cuMemCreate", 1, CUDA_ERROR_OUT_OF_MEMORY);

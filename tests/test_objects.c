@@ -9,7 +9,7 @@ static void make_base(void)
     setup();
     acct = gvmm__account_create();
     ck_assert_ptr_nonnull(acct);
-    gvmm_options options = GVMM_OPTIONS_INIT;
+    gvmm_options options = waiting_options();
     ck_ok(gvmm__placement_create(&place, &options, 0));
 }
 

@@ -176,7 +176,7 @@ START_TEST(a_full_device_is_told_apart)
     ck_yes(&report, GVMM_CAPABILITY_HOST);
 
     gvmm_resource *resource;
-    gvmm_options options = GVMM_OPTIONS_INIT;
+    gvmm_options options = waiting_options();
     options.optional = GVMM_OPTIONAL_HANDLE;
     ck_fails(gvmm_resource_create(&resource, 0, &options),
              GVMM_E_NO_DEVICE_MEMORY); /* not another answer on this rank alone */
@@ -278,7 +278,7 @@ END_TEST
 
 START_TEST(the_attribute_is_believed_when_it_says_no)
 {
-    gvmm_options o = GVMM_OPTIONS_INIT, shown;
+    gvmm_options o = waiting_options(), shown;
     gvmm_resource *resource;
     gvmm_error before, after;
     start_lacking_machine(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, -1);
@@ -491,7 +491,7 @@ static gvmm_options got(gvmm_options wanted)
 
 static gvmm_options wish(unsigned optional)
 {
-    gvmm_options options = GVMM_OPTIONS_INIT;
+    gvmm_options options = waiting_options();
     options.optional = optional;
     return options;
 }

@@ -315,7 +315,7 @@ END_TEST
 
 START_TEST(distinct_buffers_of_two_resources)
 {
-    gvmm_options options = GVMM_OPTIONS_INIT;
+    gvmm_options options = waiting_options();
     options.handle_type = GVMM_HANDLE_NONE;
     resources[0] = plain;
     resources[1] = resource_with(options);
@@ -328,7 +328,7 @@ END_TEST
 /* Buffers outlive the reference that the thread had to the resource. */
 static void make_a_resource(int index)
 {
-    gvmm_options options = GVMM_OPTIONS_INIT;
+    gvmm_options options = waiting_options();
     if (index % 2) options.location = GVMM_LOCATION_HOST_NUMA_CURRENT;
     for (int round = 0; round < 15; round++) {
         gvmm_resource *mine = NULL;

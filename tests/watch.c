@@ -121,7 +121,7 @@ static void start_watching(void)
     count = start = 0;
     gvmm_resource_release(plain);
     ck_ok(gvmm_driver_install(gvmm_trace_over(gvmm_faults_over(cu), note, NULL)));
-    ck_ok(gvmm_resource_create(&plain, 0, NULL));
+    plain = resource_with(waiting_options());
 }
 
 static void stop_watching(void)
@@ -223,7 +223,7 @@ bool lacks_second_device(const char *test)
 gvmm_resource *resource_with_peer(void)
 {
     static const int peers[] = {1};
-    gvmm_options options = GVMM_OPTIONS_INIT;
+    gvmm_options options = waiting_options();
     options.peers = peers;
     options.peer_count = 1;
     return resource_with(options);

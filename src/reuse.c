@@ -1,0 +1,552 @@
+/* What was given up in stream order, kept to be taken again without calling the driver for memory.
+ *
+ * Each thread has a front for each cache that it uses: entries in bins by size, newest first, and in a list by age.
+ * Only a look into other threads' fronts, or a limit that is reached, takes the cache's own lock. A front may keep as
+ * many bytes as it has got of the limit, its quota; the quotas together are never more than the limit.
+ *
+ * What makes an entry safe to hand out:
+ *
+ *   to the same stream      order: what the stream is given next comes after all that it had. A handle may be that of a
+ *                           new stream, so the stream's number must be the same too, or the caller has promised that
+ *                           streams live on
+ *   to another stream       that waits for an event behind the entry's last work
+ *   to a capturing stream   nothing does: what is captured may run anywhere, at any time. Nothing is taken
+ *   while its own captures  nothing either: the capture may use it at every launch. It is not kept */
+#include <string.h>
+
+#include "internal.h"
+
+enum { BINS = 32, FEW = 8 };
+
+typedef struct front front;
+struct front {
+    ref refs;              /* the thread's, the cache's */
+    _Atomic(reuse *) of;   /* NULL when the cache has ended */
+    front *next_of_thread; /* the thread's own list */
+    front *next;           /* guarded by the cache's lock, as is the next */
+    bool orphan;           /* its thread has ended: another may have it */
+    small_lock lock;       /* guards what follows */
+    size_t bytes, quota;   /* kept here; allowed to be */
+    uint64_t taken, put;   /* since the start */
+    uint64_t calls;        /* of the driver, which gvmm__driver_calls does not know */
+    reusable *newest, *oldest;
+    reusable *bins[BINS];
+    char apart[64]; /* from the next front: two threads are not to share a line of cache */
+};
+
+struct reuse {
+    device *device;
+    size_t limit; /* bytes */
+    bool streams_outlive;
+    void (*drop)(reusable *);
+    reuse *next;            /* of all caches, oldest first; guarded by all_lock */
+    uint64_t serial;        /* in that list */
+    pthread_mutex_t lock;   /* guards what follows. Taken before a front's */
+    pthread_cond_t dropped; /* fewer threads are dropping */
+    unsigned dropping;      /* threads that drop what they have taken out, with no lock held */
+    size_t granted;         /* the quotas together, bytes */
+    front *fronts;
+    bool ended;
+};
+
+static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows. Taken before a cache's */
+static reuse *all;
+static uint64_t last_serial;
+static atomic_bool forked; /* a child has no driver, and another thread's lock may be held for ever */
+static pthread_key_t at_thread_end;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static _Thread_local front *mine;
+
+/* ---- entries in a front, its lock held ---- */
+
+static reusable **bin_of(front *f, size_t size) { return &f->bins[(size * 0x9e3779b97f4a7c15u) >> 59]; }
+
+static void put_in(front *f, reusable *e)
+{
+    reusable **bin = bin_of(f, e->size);
+    e->next = *bin;
+    e->before = NULL;
+    if (e->next) e->next->before = e;
+    *bin = e;
+    e->older = f->newest;
+    e->newer = NULL;
+    *(e->older ? &e->older->newer : &f->oldest) = e;
+    f->newest = e;
+    f->bytes += e->size;
+}
+
+static void take_out(front *f, reusable *e)
+{
+    *(e->before ? &e->before->next : bin_of(f, e->size)) = e->next;
+    if (e->next) e->next->before = e->before;
+    *(e->older ? &e->older->newer : &f->oldest) = e->newer;
+    *(e->newer ? &e->newer->older : &f->newest) = e->older;
+    f->bytes -= e->size;
+}
+
+/* An entry of the same stream among the newest few of the size, else NULL. */
+static reusable *find_same(front *f, size_t size, gvmm_stream stream, uint64_t id)
+{
+    reusable *e = id ? *bin_of(f, size) : NULL;
+    for (int i = 0; e && i < FEW; e = e->next, i++)
+        if (e->size == size && e->stream == stream && e->stream_id == id) return e;
+    return NULL;
+}
+
+/* Any entry of the size; of several the oldest, whose work is the likeliest to be done. */
+static reusable *find_any(front *f, size_t size)
+{
+    reusable *found = NULL;
+    for (reusable *e = *bin_of(f, size); e; e = e->next)
+        if (e->size == size) found = e;
+    return found;
+}
+
+/* ---- a thread's fronts ---- */
+
+static void drop_reference(front *f)
+{
+    if (!ref_release(&f->refs)) return;
+    gvmm__free(f);
+    gvmm__unhold();
+}
+
+/* Leaves its fronts, with what is in them, to other threads. */
+static void thread_ends(void *unused)
+{
+    (void)unused;
+    pthread_mutex_lock(&all_lock); /* no cache ends meanwhile */
+    while (mine) {
+        front *f = mine;
+        mine = f->next_of_thread;
+        reuse *u = atomic_load(&f->of);
+        if (u) {
+            pthread_mutex_lock(&u->lock);
+            f->orphan = true;
+            pthread_mutex_unlock(&u->lock);
+        }
+        drop_reference(f);
+    }
+    pthread_mutex_unlock(&all_lock);
+}
+
+static front *new_front(reuse *u)
+{
+    front *f = gvmm__alloc(sizeof *f);
+    if (!f) return NULL;
+    memset(f, 0, sizeof *f);
+    ref_init(&f->refs);
+    atomic_init(&f->of, u);
+    atomic_flag_clear(&f->lock);
+    gvmm__hold(); /* the allocator that it came from */
+    f->next = u->fronts;
+    u->fronts = f;
+    return f;
+}
+
+/* One that a thread has left, or a new one. NULL if there is no memory for it. */
+static front *get_front(reuse *u)
+{
+    pthread_mutex_lock(&u->lock);
+    front *f = u->fronts;
+    while (f && !f->orphan) f = f->next;
+    if (!f && !u->ended) f = new_front(u);
+    if (f) {
+        f->orphan = false;
+        ref_retain(&f->refs);
+    }
+    pthread_mutex_unlock(&u->lock);
+    if (!f) return NULL;
+    f->next_of_thread = mine;
+    mine = f;
+    pthread_setspecific(at_thread_end, f); /* so that thread_ends is called; if it cannot be, the front stays */
+    return f;
+}
+
+/* Gives up those of this thread's fronts whose cache has ended. */
+static void forget_ended_fronts(void)
+{
+    for (front **at = &mine; *at;) {
+        front *f = *at;
+        if (atomic_load(&f->of)) {
+            at = &f->next_of_thread;
+        } else {
+            *at = f->next_of_thread;
+            drop_reference(f);
+        }
+    }
+}
+
+/* The one used last comes first. */
+static front *front_of(reuse *u)
+{
+    if (mine && atomic_load_explicit(&mine->of, memory_order_relaxed) == u) return mine;
+    forget_ended_fronts();
+    for (front **at = &mine; *at; at = &(*at)->next_of_thread) {
+        front *f = *at;
+        if (atomic_load(&f->of) != u) continue;
+        *at = f->next_of_thread;
+        f->next_of_thread = mine;
+        mine = f;
+        return f;
+    }
+    return get_front(u);
+}
+
+/* ---- what holds before and after ---- */
+
+/* Asks the driver without its being counted: a count that all threads share is what they would wait for. */
+static bool is_capturing(const reuse *u, gvmm_stream stream)
+{
+    CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    bool of_context = gvmm__stream_is_default(stream);
+    if (of_context && gvmm__driver->cuCtxPushCurrent(u->device->primary) != CUDA_SUCCESS) return true;
+    CUresult status = gvmm__driver->cuStreamIsCapturing(stream, &capture);
+    if (of_context) gvmm__context_leave();
+    return status != CUDA_SUCCESS || capture != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+/* A number that no other stream has or will have; 0: there is none to be had. The stream is not capturing: asking would
+ * end that. */
+static uint64_t number_of(const reuse *u, gvmm_stream stream)
+{
+    unsigned long long id;
+    if (stream == GVMM_STREAM_LEGACY || !stream) return UINT64_MAX;
+    if (gvmm__stream_is_default(stream)) return 0; /* a thread's own: entries have the legacy stream instead */
+    if (u->streams_outlive) return UINT64_MAX;
+    return gvmm__driver->cuStreamGetId(stream, &id) == CUDA_SUCCESS && id != UINT64_MAX ? id : 0;
+}
+
+/* On the host, without a stream, there is no work to be waited for. */
+static bool has_work(const reuse *u, gvmm_stream stream)
+{
+    return u->device->ordinal >= 0 || !gvmm__stream_is_default(stream);
+}
+
+/* Marks the end of the entry's work, unless its stream will be there to be asked. False if it cannot be kept. */
+static bool mark_end(reuse *u, reusable *e)
+{
+    if (!has_work(u, e->stream)) return true;
+    if (u->streams_outlive) return !is_capturing(u, e->stream);
+    return gvmm__stream_mark(u->device, e->stream, &e->event, &e->event_context) == MARK_SET;
+}
+
+/* Makes `stream` wait for the entry's work. */
+static bool wait_for_end(reuse *u, reusable *e, gvmm_stream stream)
+{
+    if (!has_work(u, e->stream)) return true;
+    if (!has_work(u, stream)) return false; /* there the next to write is the host, which waits for nobody */
+    if (u->streams_outlive && gvmm__stream_mark(u->device, e->stream, &e->event, &e->event_context) != MARK_SET)
+        return false;
+    bool of_context = gvmm__stream_is_default(stream);
+    if (of_context && DRIVER_QUIET(cuCtxPushCurrent, u->device->primary) != CUDA_SUCCESS) return false;
+    CUresult status = DRIVER_QUIET(cuStreamWaitEvent, stream, e->event, 0);
+    if (of_context) gvmm__context_leave();
+    return status == CUDA_SUCCESS;
+}
+
+/* ---- taking ---- */
+
+/* Out of a front and out of what it may keep. The cache's lock and the front's are held. */
+static reusable *take_with_quota(reuse *u, front *f, reusable *e)
+{
+    if (!e) return NULL;
+    take_out(f, e);
+    f->quota -= e->size;
+    u->granted -= e->size;
+    return e;
+}
+
+/* From any front: one of the same stream if there is one. */
+static reusable *take_anywhere(reuse *u, size_t size, gvmm_stream stream, uint64_t id)
+{
+    reusable *found = NULL;
+    pthread_mutex_lock(&u->lock);
+    for (int pass = 0; pass < 2; pass++) {
+        for (front *f = u->fronts; f && !found; f = f->next) {
+            gvmm__lock(&f->lock);
+            found = take_with_quota(u, f, pass == 0 ? find_same(f, size, stream, id) : find_any(f, size));
+            gvmm__unlock(&f->lock);
+        }
+    }
+    pthread_mutex_unlock(&u->lock);
+    return found;
+}
+
+static reusable *take_slowly(reuse *u, front *own, size_t size, gvmm_stream stream, uint64_t id)
+{
+    reusable *e = take_anywhere(u, size, stream, id);
+    if (!e) return NULL;
+    bool same = id && e->stream == stream && e->stream_id == id;
+    if (!same && !wait_for_end(u, e, stream)) {
+        u->drop(e);
+        return NULL;
+    }
+    gvmm__lock(&own->lock);
+    own->taken++;
+    gvmm__unlock(&own->lock);
+    return e;
+}
+
+reusable *gvmm__reuse_take(reuse *u, size_t size, gvmm_stream stream, uint64_t *stream_id)
+{
+    *stream_id = 0;
+    if (!stream && u->device->ordinal >= 0) stream = GVMM_STREAM_LEGACY;
+    if (atomic_load_explicit(&forked, memory_order_relaxed)) return NULL;
+    if (has_work(u, stream) && is_capturing(u, stream)) return NULL;
+    uint64_t id = *stream_id = number_of(u, stream);
+    front *f = front_of(u);
+    if (!f) return NULL;
+    gvmm__lock(&f->lock);
+    reusable *e = find_same(f, size, stream, id);
+    if (e) {
+        take_out(f, e);
+        f->taken++;
+    }
+    f->calls += u->streams_outlive ? 1 : 2;
+    gvmm__unlock(&f->lock);
+    return e ? e : take_slowly(u, f, size, stream, id);
+}
+
+/* ---- keeping, dropping ---- */
+
+static void drop_all(reuse *u, reusable *victims)
+{
+    while (victims) {
+        reusable *e = victims;
+        victims = e->next;
+        u->drop(e);
+    }
+}
+
+/* What the fronts may keep and do not. The cache's lock is held. */
+static void take_back_quotas(reuse *u)
+{
+    for (front *f = u->fronts; f; f = f->next) {
+        gvmm__lock(&f->lock);
+        u->granted -= f->quota - f->bytes;
+        f->quota = f->bytes;
+        gvmm__unlock(&f->lock);
+    }
+}
+
+/* Brings what is granted down to `most`, at the cost of `first`'s oldest entries, then of others'. What has to go is
+ * added to `victims`. The cache's lock is held. */
+static void bring_down(reuse *u, size_t most, front *first, reusable **victims)
+{
+    if (u->granted > most) take_back_quotas(u);
+    front *f = first ? first : u->fronts;
+    bool others = !first;
+    while (u->granted > most && f) {
+        gvmm__lock(&f->lock);
+        reusable *e = take_with_quota(u, f, f->oldest);
+        gvmm__unlock(&f->lock);
+        if (e) {
+            e->next = *victims;
+            *victims = e;
+        } else {
+            f = others ? f->next : u->fronts;
+            others = true;
+        }
+    }
+}
+
+/* With more of the limit than the front has. False if the cache has ended. */
+static bool put_slowly(reuse *u, front *f, reusable *e)
+{
+    reusable *victims = NULL;
+    pthread_mutex_lock(&u->lock);
+    bool ended = u->ended;
+    if (!ended) {
+        bring_down(u, u->limit - e->size, f, &victims);
+        u->granted += e->size;
+        gvmm__lock(&f->lock);
+        f->quota += e->size;
+        put_in(f, e);
+        f->put++;
+        gvmm__unlock(&f->lock);
+    }
+    pthread_mutex_unlock(&u->lock);
+    drop_all(u, victims);
+    return !ended;
+}
+
+bool gvmm__reuse_put(reuse *u, reusable *e)
+{
+    if (e->size > u->limit || atomic_load_explicit(&forked, memory_order_relaxed)) return false;
+    front *f = front_of(u);
+    if (!f || !mark_end(u, e)) return false;
+    gvmm__lock(&f->lock);
+    bool fits = f->quota - f->bytes >= e->size;
+    if (fits) {
+        put_in(f, e);
+        f->put++;
+    }
+    f->calls += u->streams_outlive;
+    gvmm__unlock(&f->lock);
+    return fits || put_slowly(u, f, e);
+}
+
+/* In between the cache does not end. */
+static void begin_dropping(reuse *u)
+{
+    pthread_mutex_lock(&u->lock);
+    u->dropping++;
+    pthread_mutex_unlock(&u->lock);
+}
+
+static void end_dropping(reuse *u)
+{
+    pthread_mutex_lock(&u->lock);
+    u->dropping--;
+    pthread_cond_broadcast(&u->dropped);
+    pthread_mutex_unlock(&u->lock);
+}
+
+size_t gvmm__reuse_trim(reuse *u, size_t keep)
+{
+    reusable *victims = NULL;
+    size_t bytes = 0;
+    if (atomic_load(&forked)) return 0;
+    begin_dropping(u);
+    pthread_mutex_lock(&u->lock);
+    bring_down(u, keep, NULL, &victims);
+    pthread_mutex_unlock(&u->lock);
+    for (const reusable *e = victims; e; e = e->next) bytes += e->size;
+    drop_all(u, victims);
+    end_dropping(u);
+    return bytes;
+}
+
+/* The cache that was made next after that one, held against its end. */
+static reuse *next_cache(uint64_t serial)
+{
+    pthread_mutex_lock(&all_lock);
+    reuse *u = all;
+    while (u && u->serial <= serial) u = u->next;
+    if (u) begin_dropping(u);
+    pthread_mutex_unlock(&all_lock);
+    return u;
+}
+
+bool gvmm__reuse_trim_all(void)
+{
+    bool any = false;
+    uint64_t serial = 0;
+    if (atomic_load(&forked)) return false;
+    for (reuse *u = next_cache(0); u; u = next_cache(serial)) {
+        serial = u->serial;
+        any |= gvmm__reuse_trim(u, 0) != 0;
+        end_dropping(u);
+    }
+    return any;
+}
+
+/* ---- beginning and end ---- */
+
+static void lock_for_fork(void) { pthread_mutex_lock(&all_lock); }
+static void unlock_after_fork(void) { pthread_mutex_unlock(&all_lock); }
+static void forget_in_child(void)
+{
+    atomic_store(&forked, true);
+    pthread_mutex_unlock(&all_lock);
+}
+
+static void start(void)
+{
+    pthread_key_create(&at_thread_end, thread_ends);
+    pthread_atfork(lock_for_fork, unlock_after_fork, forget_in_child);
+}
+
+gvmm_result gvmm__reuse_create(reuse **out, device *d, size_t limit, bool streams_outlive, void (*drop)(reusable *))
+{
+    reuse *u = gvmm__alloc(sizeof *u);
+    if (!u) return GVMM_E_NO_HOST_MEMORY;
+    pthread_once(&once, start);
+    *u = (reuse){.device = d, .limit = limit, .streams_outlive = streams_outlive, .drop = drop};
+    pthread_mutex_init(&u->lock, NULL);
+    pthread_cond_init(&u->dropped, NULL);
+    pthread_mutex_lock(&all_lock);
+    reuse **at = &all;
+    while (*at) at = &(*at)->next;
+    *at = u;
+    u->serial = ++last_serial;
+    pthread_mutex_unlock(&all_lock);
+    *out = u;
+    return GVMM_OK;
+}
+
+/* Adds the front's figures to `out`, with its lock held. */
+static void add_figures(reuse_figures *out, const front *f)
+{
+    out->taken += f->taken;
+    out->put += f->put;
+    out->calls += f->calls;
+    out->kept_bytes += f->bytes;
+}
+
+static void read_one(reuse_figures *out, reuse *u)
+{
+    pthread_mutex_lock(&u->lock);
+    for (front *f = u->fronts; f; f = f->next) {
+        gvmm__lock(&f->lock);
+        add_figures(out, f);
+        gvmm__unlock(&f->lock);
+    }
+    pthread_mutex_unlock(&u->lock);
+}
+
+void gvmm__reuse_read(reuse_figures *out, reuse *of)
+{
+    *out = (reuse_figures){0};
+    if (atomic_load(&forked)) return;
+    if (of) {
+        read_one(out, of);
+        return;
+    }
+    pthread_mutex_lock(&all_lock);
+    for (reuse *u = all; u; u = u->next) read_one(out, u);
+    pthread_mutex_unlock(&all_lock);
+}
+
+/* Takes the cache away from its fronts, and what they have. Both locks are held. */
+static void empty_fronts(reuse *u, reuse_figures *last, reusable **victims)
+{
+    bring_down(u, 0, NULL, victims);
+    while (u->fronts) {
+        front *f = u->fronts;
+        u->fronts = f->next;
+        gvmm__lock(&f->lock); /* a thread that puts something sees that it may keep nothing */
+        add_figures(last, f);
+        gvmm__unlock(&f->lock);
+        atomic_store(&f->of, NULL);
+        drop_reference(f);
+    }
+}
+
+void gvmm__reuse_end(reuse *u, reuse_figures *last)
+{
+    reusable *victims = NULL;
+    *last = (reuse_figures){0};
+    if (atomic_load(&forked)) return;
+    pthread_mutex_lock(&all_lock);
+    reuse **at = &all;
+    while (*at != u) at = &(*at)->next;
+    *at = u->next;
+    pthread_mutex_lock(&u->lock);
+    u->ended = true;
+    empty_fronts(u, last, &victims);
+    pthread_mutex_unlock(&all_lock);
+    while (u->dropping) pthread_cond_wait(&u->dropped, &u->lock);
+    pthread_mutex_unlock(&u->lock);
+    drop_all(u, victims);
+    forget_ended_fronts();
+}
+
+void gvmm__reuse_free(reuse *u)
+{
+    if (!u) return;
+    pthread_mutex_destroy(&u->lock);
+    pthread_cond_destroy(&u->dropped);
+    gvmm__free(u);
+}
