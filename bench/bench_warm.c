@@ -1,0 +1,227 @@
+/* Create and release with kept memory, beside the driver's stream-ordered allocator.
+ *
+ *     bench_warm [--quick] [--only warm|threads]
+ *
+ * README.md says what each figure means. */
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench.h"
+
+enum { LOOPS = 1000, MAX_THREADS = 8 };
+
+static bool quick;
+
+/* One way to get memory and give it back, in a tight loop on one stream, with no work between. */
+typedef struct way {
+    const char *name;
+    void (*once)(const struct way *w, CUstream stream);
+    gvmm_resource *resource; /* NULL for the driver's own */
+    size_t size;
+    CUstream stream;
+} way;
+
+static void create_and_release(const way *w, CUstream stream)
+{
+    gvmm_buffer *buffer;
+    OK(gvmm_buffer_create(&buffer, w->resource, w->size, stream));
+    gvmm_buffer_release(buffer);
+}
+
+static void alloc_and_free(const way *w, CUstream stream)
+{
+    CUdeviceptr address;
+    CU(cu->cuMemAllocAsync(&address, w->size, stream));
+    CU(cu->cuMemFreeAsync(address, stream));
+}
+
+static double loop(void *state)
+{
+    const way *w = state;
+    double start = now();
+    for (int i = 0; i < LOOPS; i++) w->once(w, w->stream);
+    return now() - start;
+}
+
+enum { ANY_TIME, OUTLIVE, DRIVER, WAYS };
+
+/* The driver's pool keeps everything, too. */
+static void make_ways(way *ways, size_t size, CUstream stream)
+{
+    static const char *names[] = {"warm", "warm_streams_outlive", "cuMemAllocAsync"};
+    gvmm_options options = GVMM_OPTIONS_INIT;
+    options.reuse_limit = MAX_THREADS * size;
+    for (int i = 0; i < WAYS; i++) {
+        ways[i] = (way){names[i], i == DRIVER ? alloc_and_free : create_and_release, NULL, size, stream};
+        options.streams_outlive = i == OUTLIVE;
+        if (i != DRIVER) OK(gvmm_resource_create(&ways[i].resource, 0, &options));
+    }
+    CUmemoryPool pool;
+    uint64_t all = UINT64_MAX;
+    CU(cu->cuDeviceGetDefaultMemPool(&pool, 0));
+    CU(cu->cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &all));
+}
+
+static void end_ways(way *ways)
+{
+    for (int i = 0; i < WAYS; i++) gvmm_resource_release(ways[i].resource);
+    gvmm_drain();
+    CUmemoryPool pool;
+    CU(cu->cuDeviceGetDefaultMemPool(&pool, 0));
+    CU(cu->cuMemPoolTrimTo(pool, 0));
+}
+
+static void warm(void)
+{
+    static const size_t sizes[] = {2, 64, 2048};
+    static const double targets[] = {2, 10};
+    CUstream stream;
+    CU(cu->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        size_t size = sizes[i] * MiB;
+        if (!fits(3 * size)) {
+            report_skip("warm", size, 1, "does not fit in device memory");
+            continue;
+        }
+        way ways[WAYS];
+        make_ways(ways, size, stream);
+        side sides[WAYS];
+        samples s[WAYS];
+        for (int k = 0; k < WAYS; k++) sides[k] = (side){loop, &ways[k]};
+        interleave(s, sides, WAYS, quick ? 20 : 200, 2);
+        for (int k = 0; k < DRIVER; k++) {
+            report(
+                &(figure){
+                    .name = ways[k].name, .size = size, .per = LOOPS, .note = "raw: cuMemAllocAsync, cuMemFreeAsync"},
+                &s[k], &s[DRIVER]);
+            char name[64];
+            snprintf(name, sizeof name, "%s_speedup", ways[k].name);
+            report_least(name, size, 1, samples_median(&s[DRIVER]) / samples_median(&s[k]), NAN, targets[k],
+                         "times as fast as cuMemAllocAsync, cuMemFreeAsync");
+        }
+        for (int k = 0; k < WAYS; k++) samples_free(&s[k]);
+        end_ways(ways);
+    }
+    CU(cu->cuStreamDestroy(stream));
+}
+
+/* ---- threads ---- */
+
+typedef struct worker {
+    const way *way;
+    CUcontext context;
+    CUstream stream;
+    pthread_barrier_t *start;
+    double began, ended;
+    size_t loops;
+} worker;
+
+static void *work(void *data)
+{
+    worker *w = data;
+    CU(cu->cuCtxSetCurrent(w->context));
+    for (int i = 0; i < 100; i++) w->way->once(w->way, w->stream);
+    pthread_barrier_wait(w->start);
+    w->began = now();
+    for (size_t i = 0; i < w->loops; i++) w->way->once(w->way, w->stream);
+    w->ended = now();
+    CU(cu->cuStreamSynchronize(w->stream));
+    return NULL;
+}
+
+/* Pairs in a microsecond, of so many threads together, each on a stream of its own. */
+static double throughput(const way *w, CUstream *streams, size_t threads, size_t loops)
+{
+    worker workers[MAX_THREADS];
+    pthread_t ids[MAX_THREADS];
+    pthread_barrier_t start;
+    CUcontext context;
+    CU(cu->cuCtxGetCurrent(&context));
+    MUST(pthread_barrier_init(&start, NULL, (unsigned)threads) == 0);
+    for (size_t i = 0; i < threads; i++) {
+        workers[i] = (worker){.way = w, .context = context, .stream = streams[i], .start = &start, .loops = loops};
+        MUST(pthread_create(&ids[i], NULL, work, &workers[i]) == 0);
+    }
+    double first = INFINITY, last = 0;
+    for (size_t i = 0; i < threads; i++) {
+        pthread_join(ids[i], NULL);
+        if (workers[i].began < first) first = workers[i].began;
+        if (workers[i].ended > last) last = workers[i].ended;
+    }
+    pthread_barrier_destroy(&start);
+    return (double)(threads * loops) / (last - first);
+}
+
+/* The driver's lock, which everything that records an event waits for. */
+static void record(const way *w, CUstream stream)
+{
+    static _Thread_local CUevent event;
+    (void)w;
+    if (!event) CU(cu->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    CU(cu->cuEventRecord(event, stream));
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+static double median_of(double *values, size_t count)
+{
+    qsort(values, count, sizeof *values, by_value);
+    return values[count / 2];
+}
+
+static void threads(void)
+{
+    enum { ROUNDS = 9 };
+    way ways[WAYS + 1];
+    CUstream streams[MAX_THREADS]; /* which outlive the resources */
+    for (int i = 0; i < MAX_THREADS; i++) CU(cu->cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING));
+    make_ways(ways, 2 * MiB, NULL);
+    ways[WAYS] = (way){.name = "cuEventRecord", .once = record};
+    size_t loops = quick ? 2000 : 50000;
+    static const size_t counts[] = {1, 2, 4, 8};
+    enum { COUNTS = sizeof counts / sizeof *counts };
+    double rates[WAYS + 1][COUNTS][ROUNDS];
+    for (int round = 0; round < ROUNDS; round++)
+        for (int k = 0; k <= WAYS; k++)
+            for (size_t c = 0; c < COUNTS; c++) rates[k][c][round] = throughput(&ways[k], streams, counts[c], loops);
+    for (int k = 0; k <= WAYS; k++) {
+        double one = median_of(rates[k][0], ROUNDS);
+        for (size_t c = 0; c < COUNTS; c++) {
+            double rate = median_of(rates[k][c], ROUNDS);
+            char name[64];
+            snprintf(name, sizeof name, "threads_%zu_%s", counts[c], ways[k].name);
+            report_value(name, 0, rate, NAN, NAN, "pairs in a microsecond");
+            snprintf(name, sizeof name, "threads_%zu_%s_over_1", counts[c], ways[k].name);
+            double target = k == OUTLIVE && counts[c] == 8 ? 6 : NAN;
+            if (c) report_least(name, 2 * MiB, 0, rate / one, NAN, target, "times the throughput of one");
+        }
+    }
+    end_ways(ways);
+    for (int i = 0; i < MAX_THREADS; i++) CU(cu->cuStreamDestroy(streams[i]));
+}
+
+int main(int argc, char **argv)
+{
+    const char *only = NULL;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--quick") == 0) {
+            quick = true;
+        } else if (strcmp(argv[i], "--only") == 0 && i + 1 < argc) {
+            only = argv[++i];
+        } else {
+            fprintf(stderr, "usage: bench_warm [--quick] [--only warm|threads]\n");
+            return 2;
+        }
+    }
+    bench_start(only);
+    if (bench_wants("warm")) warm();
+    if (bench_wants("threads")) threads();
+    return bench_end();
+}
