@@ -65,14 +65,21 @@ static inline void write_words(uint64_t address, size_t bytes, unsigned seed)
     free(words);
 }
 
-static inline bool has_words(uint64_t address, size_t bytes, unsigned seed)
+/* The same for the sums of `count` such words whose seeds come to `seeds`. */
+static inline bool has_sums(uint64_t address, size_t bytes, unsigned count, unsigned seeds)
 {
     unsigned *words = malloc(bytes);
     bool same = true;
     must_cu(words ? cu->cuMemcpyDtoH(words, address, bytes) : CUDA_ERROR_OUT_OF_MEMORY, "copy from the device");
-    for (size_t i = 0; same && i < bytes / sizeof *words; i++) same = words[i] == (unsigned)i * 2654435761u + seed;
+    for (size_t i = 0; same && i < bytes / sizeof *words; i++)
+        same = words[i] == count * (unsigned)i * 2654435761u + seeds;
     free(words);
     return same;
+}
+
+static inline bool has_words(uint64_t address, size_t bytes, unsigned seed)
+{
+    return has_sums(address, bytes, 1, seed);
 }
 
 /* Everything that was made has gone back. */

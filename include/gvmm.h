@@ -595,6 +595,7 @@ typedef struct gvmm_probe_report {
     size_t granularity;  /* bytes, of device memory */
     uint64_t peers;      /* bit n: device n can access the memory */
     uint64_t numa_nodes; /* bit n: memory of node n can be had */
+    int device;          /* its ordinal */
 } gvmm_probe_report;
 
 /* Tries each capability of a device with a real chunk of memory and gives everything back. Takes some milliseconds,
@@ -612,6 +613,59 @@ typedef struct gvmm_probe_report {
  * Threads  any.
  * Capture  harms none. */
 GVMM_API gvmm_result gvmm_probe(gvmm_probe_report *out, int device);
+
+/* ---------------------------------------------------------------------------------------------
+ * Ranks that agree: processes that work together must take the same decision, or one waits for what another never does.
+ * Each probes its device and packs the report; all exchange the records by their own means (an all-gather of bytes), and
+ * each computes the same answer from all of them.
+ * ------------------------------------------------------------------------------------------- */
+
+#define GVMM_PROBE_ROOM 32
+
+/* A report as plain bytes: no pointers, no padding, the same in every process of a machine type. */
+typedef struct gvmm_probe_record {
+    uint32_t size;      /* of the record: tells versions apart */
+    uint32_t count;     /* capabilities that the sender knows */
+    uint32_t available; /* bit n: capability n */
+    int32_t device;     /* as in the report, here and below */
+    uint64_t memory, reservable, granularity, peers, numa_nodes;
+    int32_t status[GVMM_PROBE_ROOM];
+    char call[GVMM_PROBE_ROOM][44]; /* "" for none */
+} gvmm_probe_record;
+
+/* Returns  GVMM_E_INVALID  a NULL */
+GVMM_API gvmm_result gvmm_probe_pack(gvmm_probe_record *out, const gvmm_probe_report *report);
+
+typedef struct gvmm_common_report {
+    /* Available is what every rank has; else the answer is that of the first rank that has it not. `memory` and
+     * `reservable` are the least of all, `granularity` is a multiple of all, `numa_nodes` those that all have.
+     * `peers` are the devices that every rank's device is or can access, by ordinal: where the ranks number their
+     * devices alike. `device` is -1. */
+    gvmm_probe_report report;
+    size_t ranks;
+    size_t lacking[GVMM_CAPABILITY_COUNT]; /* how many ranks have it not */
+    size_t first[GVMM_CAPABILITY_COUNT];   /* the first of them; `ranks` if none */
+} gvmm_common_report;
+
+/* What all ranks have. Makes no driver call, and gives the same on every rank that is given the same records in the same
+ * order.
+ *
+ * records  one of each rank, in the order of the ranks.
+ * Returns  GVMM_E_INVALID  a NULL, no records, one of another version of gvmm (the message says which), or granularities
+ *          without a common multiple of 64 bits
+ * Owns     the texts in it are static. */
+GVMM_API gvmm_result gvmm_probe_common(gvmm_common_report *out, const gvmm_probe_record *records, size_t count);
+
+/* Turns options into those that every rank can have, the same on all. What is asked for if available is kept or left out
+ * as all can have it, and is no option any more: the bits of `optional` are cleared. GVMM_CAPACITY_ALL becomes the least
+ * memory of all (times the stripe), a chunk_size a multiple of the common granularity.
+ *
+ * peers    room for options->peer_count ordinals, to which options->peers then points if any are left. May be where
+ *          options->peers points already; NULL if there are none.
+ * Returns  GVMM_E_UNSUPPORTED  some rank lacks what is asked for and not optional: so on every rank, before one of them
+ *          fails alone. The message names the option, the first such rank, and what it was told.
+ *          GVMM_E_INVALID      a NULL, or an option that is wrong or contradicts another */
+GVMM_API gvmm_result gvmm_probe_settle(gvmm_options *options, int *peers, const gvmm_common_report *common);
 
 /* ---------------------------------------------------------------------------------------------
  * Statistics

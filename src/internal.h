@@ -1,7 +1,8 @@
 /* The library's map: what each file offers to those on its left.
  *
- *     graph, compose, evict → buffer → grow → resource → stock, retire, reuse → worker → options → probe → range → mapping
- *         → memory → reservation, backup, placement → stream → device → stats → driver, faults, trace → host → error
+ *     graph, compose, evict → buffer → grow → resource → stock, retire, reuse → worker → ranks → options → probe → range
+ *         → mapping → memory → reservation, backup, placement → stream → device → stats → driver, faults, trace → host
+ *         → error
  *
  * A file uses only what is to its right (tools/check_includes.sh). Objects are reference counted; `create` and `retain`
  * give a reference, `release` takes one, takes NULL, and makes the one driver call that undoes the object. Host memory
@@ -367,6 +368,9 @@ void gvmm__range_release(range *r);
 /* Makes a chunk as `prop` says, exports it if it is to be exportable, and gives it back. *out: whether all that worked.
  * Fails only when memory is short, which says nothing. */
 gvmm_result gvmm__probe_chunk(bool *out, const CUmemAllocationProp *prop);
+
+/* What to do about a "no". Static. */
+const char *gvmm__probe_advice(gvmm_capability which, const gvmm_answer *a);
 
 /* ---- options.c: options → placement ---- */
 

@@ -7,6 +7,7 @@
 #include "internal.h"
 
 #define FULL_ADVICE "memory is short just now, which says nothing about the device: ask again when some is free"
+#define ALONE_ADVICE "there is no other device"
 
 static const struct {
     const char *name, *text, *advice;
@@ -108,6 +109,12 @@ static void try_chunk(gvmm_answer *a, const CUmemAllocationProp *prop, const CUm
 static bool is_short_of_memory(const gvmm_answer *a)
 {
     return a->call && a->status == CUDA_ERROR_OUT_OF_MEMORY && strcmp(a->call, "cuMemCreate") == 0;
+}
+
+const char *gvmm__probe_advice(gvmm_capability which, const gvmm_answer *a)
+{
+    if (is_short_of_memory(a)) return FULL_ADVICE;
+    return which == GVMM_CAPABILITY_PEERS && !a->call ? ALONE_ADVICE : capabilities[which].advice;
 }
 
 gvmm_result gvmm__probe_chunk(bool *out, const CUmemAllocationProp *prop)
@@ -268,7 +275,7 @@ static void try_peers(gvmm_answer *a, gvmm_probe_report *report, CUdevice device
             if (!one.available && a->available) *a = one;
         }
     }
-    if (count == 1) *a = (gvmm_answer){.advice = "there is no other device"};
+    if (count == 1) *a = (gvmm_answer){.advice = ALONE_ADVICE};
 }
 
 /* The largest of 2 MiB, 4 MiB ... that the driver reserves, freed at once. */
@@ -340,8 +347,9 @@ gvmm_result gvmm_probe(gvmm_probe_report *out, int device)
         gvmm_answer *a = &report.answers[i];
         a->available = true;
         tries[i](a, &report, handle);
-        if (!a->available && !a->advice) a->advice = is_short_of_memory(a) ? FULL_ADVICE : capabilities[i].advice;
+        if (!a->available) a->advice = gvmm__probe_advice((gvmm_capability)i, a);
     }
+    report.device = device;
     *out = report;
     return GVMM_OK;
 }

@@ -20,7 +20,7 @@ from ._errors import CUDAError, CUDAMemoryError, CUDAValueError, CUDAWarning
 from ._gvmm import Buffer, VirtualMemoryBuffer, VirtualMemoryResource, drain
 from ._gvmm import version as __version__
 from ._options import VirtualMemoryResourceOptions
-from ._probe import Capability, Probe, probe
+from ._probe import Capability, CommonProbe, Probe, probe, probe_common
 from ._residency import ResidencyEvent
 from ._stats import Stats, stats
 from .sim import simulate
@@ -35,6 +35,7 @@ __all__ = [
     "CUDAValueError",
     "CUDAWarning",
     "Capability",
+    "CommonProbe",
     "Device",
     "Graph",
     "Probe",
@@ -47,6 +48,7 @@ __all__ = [
     "__version__",
     "drain",
     "probe",
+    "probe_common",
     "sim",
     "simulate",
     "stats",

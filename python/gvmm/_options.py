@@ -195,5 +195,21 @@ def settled(
     options: VirtualMemoryResourceOptions, rdma: bool, handle: int, peers: tuple[int, ...]
 ) -> VirtualMemoryResourceOptions:
     """Options with what a resource got of the optional ones, from the library's numbers."""
-    [handle_type] = [name for name, number in _VALUES["handle_type"].items() if number == handle]
-    return replace(options, gpu_direct_rdma=rdma, handle_type=handle_type, peers=peers)
+    return replace(options, gpu_direct_rdma=rdma, handle_type=_handle_name(handle), peers=peers)
+
+
+def _handle_name(number: int) -> str | None:
+    [name] = [name for name, known in _VALUES["handle_type"].items() if known == number]
+    return name
+
+
+def common(
+    options: VirtualMemoryResourceOptions, rdma: bool, handle: int, peers: tuple[int, ...], capacity: int, chunk_size: int
+) -> VirtualMemoryResourceOptions:
+    """Options that every rank can have, from the library's numbers."""
+    return replace(
+        settled(options, rdma, handle, peers),
+        capacity="all" if capacity == _ALL else capacity,
+        chunk_size=chunk_size,
+        optional=(),
+    )

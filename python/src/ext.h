@@ -126,6 +126,9 @@ extern PyType_Spec resource_spec;
 /* False, with an exception, if __init__ was not called. */
 bool resource_ready(resource_object *self);
 
+/* What all ranks can have of options: see gvmm._probe.CommonProbe. */
+PyObject *probe_settle(PyObject *module, PyObject *args);
+
 /* From an int, or an object that knows its ordinal. What is too large for the library becomes a number that it refuses. */
 bool take_ordinal(module_state *state, PyObject *device, int *out);
 
@@ -233,9 +236,13 @@ PyObject *buffer_array_interface(PyObject *self, void *unused);
 int buffer_getbuffer(PyObject *self, Py_buffer *view, int flags);
 void buffer_releasebuffer(PyObject *self, Py_buffer *view);
 
-/* ---- probe.c: what a device can do ---- */
+/* ---- probe.c: what a device can do, and what all ranks have ---- */
 
 PyObject *probe(PyObject *module, PyObject *device);
+PyObject *probe_common(PyObject *module, PyObject *records);
+
+/* The common answer of records as bytes. False: an exception is set. */
+bool take_records(module_state *state, PyObject *records, gvmm_common_report *out);
 
 /* ---- simulate.c: the simulated driver, faults, and the driver table for gvmm._cuda ---- */
 

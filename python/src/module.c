@@ -85,6 +85,8 @@ static PyMethodDef functions[] = {
      "deferred, and what graphs that are gone had retained. Memory that buffers, graphs or a capture still hold is not waited for.\n\n"
      ">>> buffer.close(wait=False); gvmm.drain()"},
     {"_probe", probe, METH_O, NULL},
+    {"_probe_common", probe_common, METH_O, NULL},
+    {"_probe_settle", probe_settle, METH_VARARGS, NULL},
     {"_time_create", time_create, METH_VARARGS, NULL},
     {"_time_alias", time_alias, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},

@@ -77,20 +77,50 @@ static PyObject *take_options(module_state *state, PyObject *config, PyObject *o
     return checked;
 }
 
+static PyObject *peers_of(const gvmm_options *options)
+{
+    PyObject *peers = PyTuple_New((Py_ssize_t)options->peer_count);
+    for (size_t i = 0; peers && i < options->peer_count; i++) {
+        PyObject *peer = PyLong_FromLong(options->peers[i]);
+        if (!peer || PyTuple_SetItem(peers, (Py_ssize_t)i, peer) < 0) Py_CLEAR(peers);
+    }
+    return peers;
+}
+
 /* The options with what was got of the optional ones. Takes `checked`. */
 static PyObject *settle(module_state *state, PyObject *checked, const gvmm_resource *resource)
 {
     gvmm_options got;
     gvmm_resource_options(resource, &got);
     if (!got.optional) return checked;
-    PyObject *peers = PyTuple_New((Py_ssize_t)got.peer_count), *settled = NULL;
-    for (size_t i = 0; peers && i < got.peer_count; i++) {
-        PyObject *peer = PyLong_FromLong(got.peers[i]);
-        if (!peer || PyTuple_SetItem(peers, (Py_ssize_t)i, peer) < 0) Py_CLEAR(peers);
-    }
+    PyObject *peers = peers_of(&got), *settled = NULL;
     if (peers)
         settled = PyObject_CallFunction(state->settled_options, "OOiO", checked,
                                         got.gpu_direct_rdma ? Py_True : Py_False, (int)got.handle_type, peers);
+    Py_XDECREF(peers);
+    Py_DECREF(checked);
+    return settled;
+}
+
+/* _probe_settle(records, config) -> (options as checked, rdma, handle_type, peers, capacity, chunk_size): what all ranks can have */
+PyObject *probe_settle(PyObject *module, PyObject *args)
+{
+    module_state *state = PyModule_GetState(module);
+    gvmm_common_report common;
+    gvmm_options options;
+    PyObject *records, *config, *settled = NULL;
+    if (!PyArg_ParseTuple(args, "OO", &records, &config) || !take_records(state, records, &common)) return NULL;
+    PyObject *checked = take_options(state, config, NULL, &options);
+    if (!checked) return NULL;
+    int *given = (int *)options.peers; /* settled in place */
+    gvmm_result r = gvmm_probe_settle(&options, given, &common);
+    PyObject *peers = r ? raise_result(state, r) : peers_of(&options);
+    if (peers)
+        settled = Py_BuildValue("OOiOKK", checked, options.gpu_direct_rdma ? Py_True : Py_False,
+                                (int)options.handle_type, peers, (unsigned long long)options.capacity,
+                                (unsigned long long)options.chunk_size);
+    options.peers = given;
+    free_lists(&options);
     Py_XDECREF(peers);
     Py_DECREF(checked);
     return settled;
