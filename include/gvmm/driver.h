@@ -50,7 +50,8 @@ GVMM_API gvmm_result gvmm_driver_get(const gvmm_driver **out);
 
 /* Makes gvmm use `driver` from now on, or look for one again when it is NULL. `driver` must stay valid.
  *
- * Returns  GVMM_E_INVALID     a resource is alive: its objects belong to the table in use
+ * Returns  GVMM_E_INVALID     a resource is alive, or held by a deferred release on its way (gvmm_drain waits for those):
+ *                             its objects belong to the table in use
  * Threads  not while another thread uses gvmm. */
 GVMM_API gvmm_result gvmm_driver_install(const gvmm_driver *driver);
 
