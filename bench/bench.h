@@ -131,7 +131,7 @@ CUdeviceptr free_place(size_t size);
 
 /* From this size on the H200's driver grants every hint that is free; smaller reservations it puts elsewhere, and grants
  * only the place of a small one that was just freed. */
-#define HINTED ((size_t)16 * MiB)
+#define HINTED ((size_t)32 * MiB)
 
 /* Does that much device memory fit beside what is there? */
 bool fits(size_t size);

@@ -14,6 +14,14 @@
 static bool quick;
 static gvmm_resource *plain;
 
+/* A release waits and undoes, as the raw side does. */
+static gvmm_options waiting_options(void)
+{
+    gvmm_options options = GVMM_OPTIONS_INIT;
+    options.release_mode = GVMM_RELEASE_SYNC;
+    return options;
+}
+
 static size_t at_least(size_t n) { return quick ? (n + 9) / 10 : n; }
 
 /* ---- create and close ---- */
@@ -81,7 +89,7 @@ static void creations(bool touch)
 static gvmm_buffer *buffer_with_hole(size_t size, size_t chunk, size_t hole)
 {
     for (int attempt = 0; attempt < 32; attempt++) {
-        gvmm_options options = GVMM_OPTIONS_INIT;
+        gvmm_options options = waiting_options();
         options.addr_hint = free_place(size + hole);
         options.chunk_size = chunk;
         options.capacity = size;
@@ -220,7 +228,7 @@ static void grows(growing g, const size_t *lengths, size_t count)
 
 static void grows_in_place(void)
 {
-    static const size_t small[] = {1, 16, 256, 4096, 32768}, large[] = {1, 16, 256, 4096};
+    static const size_t small[] = {1, 16, 256, 4096, 32768}, large[] = {1, 16, 256, 2048};
     grows((growing){.name = "grow_in_capacity", .step = G, .ahead = true}, small, sizeof small / sizeof *small);
     grows((growing){.name = "grow_in_place", .step = HINTED}, large, sizeof large / sizeof *large);
 }
@@ -603,7 +611,8 @@ int main(int argc, char **argv)
     }
     bench_start(only);
     if (bench_wants("host")) host_bytes();
-    OK(gvmm_resource_create(&plain, 0, NULL));
+    gvmm_options options = waiting_options();
+    OK(gvmm_resource_create(&plain, 0, &options));
     MUST(gvmm_resource_granularity(plain) == G);
     if (bench_wants("create")) creations(false);
     if (bench_wants("memset")) creations(true);

@@ -32,9 +32,7 @@ void *gvmm__alloc(size_t size)
 
 void gvmm__free(void *ptr) { allocator.deallocate(ptr); }
 
-void gvmm__lock(small_lock *lock)
+void gvmm__lock_contended(small_lock *lock)
 {
     while (atomic_flag_test_and_set_explicit(lock, memory_order_acquire)) sched_yield();
 }
-
-void gvmm__unlock(small_lock *lock) { atomic_flag_clear_explicit(lock, memory_order_release); }

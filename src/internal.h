@@ -1,6 +1,7 @@
 /* The library's map: what each file offers to those on its left.
  *
- *     graph, compose, evict → buffer → grow → resource → stock, retire, reuse → worker → ranks → options → probe → range
+ *     graph, compose, evict → buffer → grow → resource → stock, retire, reuse → worker → ranks → options → probe →
+ *     range
  *         → mapping → memory → reservation, backup, placement → stream → device → stats → driver, faults, trace → host
  *         → error
  *
@@ -60,8 +61,12 @@ extern bool (*gvmm__host_fault)(void);
 
 /* A lock for a few loads and stores. Never held across a call. */
 typedef atomic_flag small_lock;
-void gvmm__lock(small_lock *lock);
-void gvmm__unlock(small_lock *lock);
+void gvmm__lock_contended(small_lock *lock);
+static inline void gvmm__lock(small_lock *lock)
+{
+    if (atomic_flag_test_and_set_explicit(lock, memory_order_acquire)) gvmm__lock_contended(lock);
+}
+static inline void gvmm__unlock(small_lock *lock) { atomic_flag_clear_explicit(lock, memory_order_release); }
 
 /* Counts objects made with the driver table and the allocator in use, which cannot be replaced while there are any. */
 void gvmm__hold(void);
@@ -83,6 +88,7 @@ static inline CUresult gvmm__counted(CUresult status)
  * CUresult and records nothing. DRIVER_UNDO(object, address, cuMemUnmap, ...) is for calls that give something back: a
  * failure is a warning, and none at all when the driver has shut down already. */
 #define DRIVER_QUIET(name, ...) gvmm__counted(gvmm__driver->name(__VA_ARGS__))
+#define DRIVER_UNCOUNTED(name, ...) gvmm__driver->name(__VA_ARGS__) /* a count that all threads share takes its time */
 #define DRIVER(name, ...) gvmm__checked(GVMM_CALL_##name, DRIVER_QUIET(name, __VA_ARGS__))
 #define DRIVER_UNDO(object, address, name, ...) \
     gvmm__checked_undo(GVMM_CALL_##name, DRIVER_QUIET(name, __VA_ARGS__), object, address)
@@ -192,7 +198,9 @@ void gvmm__stream_wait(gvmm_stream stream, const device *d, uint64_t address);
 gvmm_result gvmm__stream_wait_or_fail(gvmm_stream stream, const device *d);
 
 /* Marks how far a recorded stream's work is with an event, one that is given or a new one; to be put back with
- * gvmm__event_put. After that the stream may be destroyed. Harms no capture, and asks no event that is part of one. */
+ * gvmm__event_put. After that the stream may be destroyed. Harms no capture, and asks no event that is part of one. If
+ * it can use the event that is given, its MARK_CALLS calls are the caller's to count. */
+enum { MARK_CALLS = 3 };
 typedef enum stream_mark {
     MARK_SET,
     MARK_LATER,     /* a default stream, while any call on it would end a capture */

@@ -29,6 +29,7 @@ struct front {
     size_t bytes, quota;   /* kept here; allowed to be */
     uint64_t taken, put;   /* since the start */
     uint64_t calls;        /* of the driver, which gvmm__driver_calls does not know */
+    reusable *hand;        /* the newest, in no list: what is made and released all the time costs no more than that */
     reusable *newest, *oldest;
     reusable *bins[BINS];
     char apart[64]; /* from the next front: two threads are not to share a line of cache */
@@ -72,7 +73,13 @@ static void put_in(front *f, reusable *e)
     e->newer = NULL;
     *(e->older ? &e->older->newer : &f->oldest) = e;
     f->newest = e;
-    f->bytes += e->size;
+}
+
+/* Then all that is there is in the lists. */
+static void lay_down(front *f)
+{
+    if (f->hand) put_in(f, f->hand);
+    f->hand = NULL;
 }
 
 static void take_out(front *f, reusable *e)
@@ -81,15 +88,19 @@ static void take_out(front *f, reusable *e)
     if (e->next) e->next->before = e->before;
     *(e->older ? &e->older->newer : &f->oldest) = e->newer;
     *(e->newer ? &e->newer->older : &f->newest) = e->older;
-    f->bytes -= e->size;
+}
+
+static inline bool is_same(const reusable *e, size_t size, gvmm_stream stream, uint64_t id)
+{
+    return e->size == size && e->stream == stream && e->stream_id == id && id;
 }
 
 /* An entry of the same stream among the newest few of the size, else NULL. */
 static reusable *find_same(front *f, size_t size, gvmm_stream stream, uint64_t id)
 {
-    reusable *e = id ? *bin_of(f, size) : NULL;
+    reusable *e = *bin_of(f, size);
     for (int i = 0; e && i < FEW; e = e->next, i++)
-        if (e->size == size && e->stream == stream && e->stream_id == id) return e;
+        if (is_same(e, size, stream, id)) return e;
     return NULL;
 }
 
@@ -177,10 +188,8 @@ static void forget_ended_fronts(void)
     }
 }
 
-/* The one used last comes first. */
-static front *front_of(reuse *u)
+static front *find_front(reuse *u)
 {
-    if (mine && atomic_load_explicit(&mine->of, memory_order_relaxed) == u) return mine;
     forget_ended_fronts();
     for (front **at = &mine; *at; at = &(*at)->next_of_thread) {
         front *f = *at;
@@ -193,6 +202,13 @@ static front *front_of(reuse *u)
     return get_front(u);
 }
 
+/* The one used last comes first. */
+static inline front *front_of(reuse *u)
+{
+    bool first = mine && atomic_load_explicit(&mine->of, memory_order_relaxed) == u;
+    return first ? mine : find_front(u);
+}
+
 /* ---- what holds before and after ---- */
 
 /* Asks the driver without its being counted: a count that all threads share is what they would wait for. */
@@ -200,8 +216,8 @@ static bool is_capturing(const reuse *u, gvmm_stream stream)
 {
     CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_ACTIVE;
     bool of_context = gvmm__stream_is_default(stream);
-    if (of_context && gvmm__driver->cuCtxPushCurrent(u->device->primary) != CUDA_SUCCESS) return true;
-    CUresult status = gvmm__driver->cuStreamIsCapturing(stream, &capture);
+    if (of_context && DRIVER_UNCOUNTED(cuCtxPushCurrent, u->device->primary) != CUDA_SUCCESS) return true;
+    CUresult status = DRIVER_UNCOUNTED(cuStreamIsCapturing, stream, &capture);
     if (of_context) gvmm__context_leave();
     return status != CUDA_SUCCESS || capture != CU_STREAM_CAPTURE_STATUS_NONE;
 }
@@ -214,7 +230,7 @@ static uint64_t number_of(const reuse *u, gvmm_stream stream)
     if (stream == GVMM_STREAM_LEGACY || !stream) return UINT64_MAX;
     if (gvmm__stream_is_default(stream)) return 0; /* a thread's own: entries have the legacy stream instead */
     if (u->streams_outlive) return UINT64_MAX;
-    return gvmm__driver->cuStreamGetId(stream, &id) == CUDA_SUCCESS && id != UINT64_MAX ? id : 0;
+    return DRIVER_UNCOUNTED(cuStreamGetId, stream, &id) == CUDA_SUCCESS && id != UINT64_MAX ? id : 0;
 }
 
 /* On the host, without a stream, there is no work to be waited for. */
@@ -252,6 +268,7 @@ static reusable *take_with_quota(reuse *u, front *f, reusable *e)
 {
     if (!e) return NULL;
     take_out(f, e);
+    f->bytes -= e->size;
     f->quota -= e->size;
     u->granted -= e->size;
     return e;
@@ -265,6 +282,7 @@ static reusable *take_anywhere(reuse *u, size_t size, gvmm_stream stream, uint64
     for (int pass = 0; pass < 2; pass++) {
         for (front *f = u->fronts; f && !found; f = f->next) {
             gvmm__lock(&f->lock);
+            lay_down(f);
             found = take_with_quota(u, f, pass == 0 ? find_same(f, size, stream, id) : find_any(f, size));
             gvmm__unlock(&f->lock);
         }
@@ -277,7 +295,7 @@ static reusable *take_slowly(reuse *u, front *own, size_t size, gvmm_stream stre
 {
     reusable *e = take_anywhere(u, size, stream, id);
     if (!e) return NULL;
-    bool same = id && e->stream == stream && e->stream_id == id;
+    bool same = is_same(e, size, stream, id);
     if (!same && !wait_for_end(u, e, stream)) {
         u->drop(e);
         return NULL;
@@ -298,9 +316,15 @@ reusable *gvmm__reuse_take(reuse *u, size_t size, gvmm_stream stream, uint64_t *
     front *f = front_of(u);
     if (!f) return NULL;
     gvmm__lock(&f->lock);
-    reusable *e = find_same(f, size, stream, id);
+    reusable *e = f->hand;
+    if (e && is_same(e, size, stream, id)) {
+        f->hand = NULL;
+    } else {
+        e = find_same(f, size, stream, id);
+        if (e) take_out(f, e);
+    }
     if (e) {
-        take_out(f, e);
+        f->bytes -= size;
         f->taken++;
     }
     f->calls += u->streams_outlive ? 1 : 2;
@@ -339,6 +363,7 @@ static void bring_down(reuse *u, size_t most, front *first, reusable **victims)
     bool others = !first;
     while (u->granted > most && f) {
         gvmm__lock(&f->lock);
+        lay_down(f);
         reusable *e = take_with_quota(u, f, f->oldest);
         gvmm__unlock(&f->lock);
         if (e) {
@@ -349,6 +374,14 @@ static void bring_down(reuse *u, size_t most, front *first, reusable **victims)
             others = true;
         }
     }
+}
+
+static void keep(front *f, reusable *e)
+{
+    lay_down(f);
+    f->hand = e;
+    f->bytes += e->size;
+    f->put++;
 }
 
 /* With more of the limit than the front has. False if the cache has ended. */
@@ -362,8 +395,7 @@ static bool put_slowly(reuse *u, front *f, reusable *e)
         u->granted += e->size;
         gvmm__lock(&f->lock);
         f->quota += e->size;
-        put_in(f, e);
-        f->put++;
+        keep(f, e);
         gvmm__unlock(&f->lock);
     }
     pthread_mutex_unlock(&u->lock);
@@ -378,11 +410,8 @@ bool gvmm__reuse_put(reuse *u, reusable *e)
     if (!f || !mark_end(u, e)) return false;
     gvmm__lock(&f->lock);
     bool fits = f->quota - f->bytes >= e->size;
-    if (fits) {
-        put_in(f, e);
-        f->put++;
-    }
-    f->calls += u->streams_outlive;
+    if (fits) keep(f, e);
+    f->calls += u->streams_outlive ? 1 : MARK_CALLS;
     gvmm__unlock(&f->lock);
     return fits || put_slowly(u, f, e);
 }

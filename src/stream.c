@@ -86,9 +86,9 @@ static stream_mark record(device *d, gvmm_stream stream, CUcontext context, CUev
     CUstreamCaptureStatus capture;
     if (!*event) *event = gvmm__event_get(d, context);
     if (!*event) return MARK_FAILED;
-    CUresult status = DRIVER_QUIET(cuEventRecord, *event, stream);
+    CUresult status = DRIVER_UNCOUNTED(cuEventRecord, *event, stream);
     /* A capture may have begun in between. An event that is part of one must not be asked about: that would end it. */
-    if (status == CUDA_SUCCESS) status = DRIVER_QUIET(cuStreamIsCapturing, stream, &capture);
+    if (status == CUDA_SUCCESS) status = DRIVER_UNCOUNTED(cuStreamIsCapturing, stream, &capture);
     if (status == CUDA_SUCCESS && capture == CU_STREAM_CAPTURE_STATUS_NONE) return MARK_SET;
     gvmm__event_put(d, context, *event, false);
     *event = NULL;
@@ -99,7 +99,7 @@ static stream_mark record(device *d, gvmm_stream stream, CUcontext context, CUev
 static stream_mark ask_and_record(device *d, gvmm_stream stream, CUcontext context, CUevent *event)
 {
     CUstreamCaptureStatus capture;
-    CUresult status = DRIVER_QUIET(cuStreamIsCapturing, stream, &capture);
+    CUresult status = DRIVER_UNCOUNTED(cuStreamIsCapturing, stream, &capture);
     if (status == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return MARK_LATER;
     if (status != CUDA_SUCCESS) return MARK_FAILED;
     if (capture != CU_STREAM_CAPTURE_STATUS_NONE) return MARK_CAPTURING;
@@ -123,6 +123,7 @@ stream_mark gvmm__stream_mark(device *d, gvmm_stream stream, CUevent *event, CUc
     *context = own;
     if (DRIVER_QUIET(cuCtxPushCurrent, own) != CUDA_SUCCESS) return MARK_FAILED;
     stream_mark m = ask_and_record(d, stream, own, event);
+    atomic_fetch_add_explicit(&gvmm__driver_calls, MARK_CALLS, memory_order_relaxed);
     gvmm__context_leave();
     return m;
 }

@@ -231,9 +231,9 @@ gvmm_resource *resource_with(gvmm_options options)
     return resource;
 }
 
-/* An address with `size` free bytes behind it. From 16 MiB on the H200's driver grants every hint that is free; smaller
+/* An address with `size` free bytes behind it. From 32 MiB on the H200's driver grants every hint that is free; smaller
  * reservations it puts elsewhere, and grants only the place of a small one that was just freed. So what is to be placed
- * there is to be on the same side of 16 MiB as the whole. */
+ * there is to be on the same side of 32 MiB as the whole. */
 static uint64_t free_place(size_t size)
 {
     CUdeviceptr address;

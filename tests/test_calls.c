@@ -169,8 +169,8 @@ END_TEST
 /* Four calls, however long the range is already. */
 START_TEST(growing_in_place_makes_four_calls)
 {
-    enum { LENGTH = 50 };
-    const size_t step = 8 * G; /* see free_place in support.c */
+    enum { LENGTH = 20 };
+    const size_t step = 16 * G; /* see free_place in support.c */
     gvmm_buffer *buffer = buffer_with_hole_behind(plain, step, LENGTH * step);
     uint64_t address = gvmm_buffer_address(buffer);
     for (size_t i = 2; i < LENGTH; i++) {

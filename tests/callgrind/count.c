@@ -69,6 +69,18 @@ static CUresult no_context(CUcontext *context)
     return CUDA_SUCCESS;
 }
 
+static CUresult some_id(CUstream stream, unsigned long long *id)
+{
+    *id = (uintptr_t)stream;
+    return CUDA_SUCCESS;
+}
+
+static CUresult some_event(CUevent *event, unsigned int flags)
+{
+    *event = (CUevent)(uintptr_t)0x2000;
+    return CUDA_SUCCESS;
+}
+
 static CUresult granularity(size_t *out, const CUmemAllocationProp *prop, CUmemAllocationGranularity_flags option)
 {
     *out = G;
@@ -120,6 +132,8 @@ static const gvmm_driver *null_driver(void)
     table.cuMemAddressReserve = reserve;
     table.cuMemCreate = create;
     table.cuStreamIsCapturing = not_capturing;
+    table.cuStreamGetId = some_id;
+    table.cuEventCreate = some_event;
     return &table;
 }
 
@@ -159,7 +173,8 @@ static void deallocate(void *ptr)
 
 /* ---- ranges ---- */
 
-static gvmm_resource *plain;
+static gvmm_resource *plain, *keeping, *keeping_outlived;
+static const gvmm_stream some_stream = (gvmm_stream)0x1000;
 
 static gvmm_buffer *range_of(size_t chunks)
 {
@@ -200,6 +215,8 @@ MEASURE(create, OK(gvmm_buffer_create(out, plain, G, NULL)))
 MEASURE(close, OK(gvmm_buffer_close(in, NULL)))
 MEASURE(create_close, OK(gvmm_buffer_create(out, plain, G, NULL)); OK(gvmm_buffer_close(*out, NULL));
         gvmm_buffer_release(*out))
+MEASURE(warm, OK(gvmm_buffer_create(out, keeping, G, some_stream)); gvmm_buffer_release(*out))
+MEASURE(warm_streams_outlive, OK(gvmm_buffer_create(out, keeping_outlived, G, some_stream)); gvmm_buffer_release(*out))
 MEASURE(full_alias, OK(gvmm_buffer_grow(out, in, 0, NULL)))
 MEASURE(full_alias_release, gvmm_buffer_release(in))
 MEASURE(getters, sink = gvmm_buffer_address(in) + gvmm_buffer_size(in))
@@ -212,8 +229,16 @@ MEASURE(release_8192, gvmm_buffer_release(in))
 MEASURE(release_32768, gvmm_buffer_release(in))
 
 static const char names[] =
-    "create close create_close full_alias full_alias_release getters grow_in_place_1 grow_in_place_32768 "
+    "create close create_close warm warm_streams_outlive full_alias full_alias_release getters grow_in_place_1 grow_in_place_32768 "
     "grow_moved_16 segments_16 release_1024 release_8192 release_32768";
+
+/* There is one, and this thread's front for it comes first. */
+static void keep_one(gvmm_resource *resource)
+{
+    gvmm_buffer *buffer;
+    OK(gvmm_buffer_create(&buffer, resource, G, some_stream));
+    gvmm_buffer_release(buffer);
+}
 
 /* Everything is done twice, so that lists of free pieces are filled and nothing is done for the first time when it counts. The second
  * time is what counts. */
@@ -225,6 +250,10 @@ static void measure_all(void)
     measure_close(out, NULL);
     gvmm_buffer_release(out);
     measure_create_close(NULL, &out);
+    keep_one(keeping);
+    measure_warm(NULL, &out);
+    keep_one(keeping_outlived);
+    measure_warm_streams_outlive(NULL, &out);
     measure_full_alias(one, &out);
     measure_getters(one, NULL);
     measure_full_alias_release(out, NULL);
@@ -299,13 +328,23 @@ int main(int argc, char **argv)
     block_end = block + size;
     OK(gvmm_host_allocator_install(&(gvmm_host_allocator){allocate, deallocate}));
     OK(gvmm_driver_install(null_driver()));
-    OK(gvmm_resource_create(&plain, 0, NULL));
+    gvmm_options options = GVMM_OPTIONS_INIT;
+    options.release_mode = GVMM_RELEASE_SYNC; /* all of it on this thread */
+    OK(gvmm_resource_create(&plain, 0, &options));
+    options.release_mode = GVMM_RELEASE_DEFERRED;
+    options.reuse_limit = G;
+    OK(gvmm_resource_create(&keeping, 0, &options));
+    options.streams_outlive = true;
+    OK(gvmm_resource_create(&keeping_outlived, 0, &options));
     int status = 0;
     if (argc > 1 && strcmp(argv[1], "--depth") == 0) {
         status = measure_depth();
     } else {
         for (int i = 0; i < 2; i++) measure_all();
     }
+    gvmm_resource_release(keeping);
+    gvmm_resource_release(keeping_outlived);
+    gvmm_drain();
     gvmm_stats stats;
     gvmm_get_stats(NULL, &stats);
     MUST(!stats.buffers && !stats.mappings && !stats.memories && !stats.reservations);
