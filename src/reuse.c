@@ -16,7 +16,7 @@
 
 #include "internal.h"
 
-enum { BINS = 32, FEW = 8 };
+enum { BINS = 32, FEW = 8, MANY = 256 };
 
 typedef struct front front;
 struct front {
@@ -104,11 +104,11 @@ static reusable *find_same(front *f, size_t size, gvmm_stream stream, uint64_t i
     return NULL;
 }
 
-/* Any entry of the size; of several the oldest, whose work is the likeliest to be done. */
+/* Any entry of the size; of several the oldest, as far as it is worth looking, whose work is the likeliest to be done. */
 static reusable *find_any(front *f, size_t size)
 {
-    reusable *found = NULL;
-    for (reusable *e = *bin_of(f, size); e; e = e->next)
+    reusable *found = NULL, *e = *bin_of(f, size);
+    for (int i = 0; e && i < MANY; e = e->next, i++)
         if (e->size == size) found = e;
     return found;
 }
