@@ -16,6 +16,8 @@ configure = cmake --preset $(1) $(2) </dev/null >build/configure-$(1).log 2>&1 |
 build = mkdir -p build && { $(call configure,$(1),$(2)); } && $(unmake) cmake --build --preset $(1) --parallel $(JOBS) </dev/null
 ready = $(call setup,$(2)) && $(call build,$(1))
 ready_library = $(call setup,library) && $(call build,release,-DGVMM_BUILD_TESTS=OFF $(1))
+# On the simulated driver the Python of build/venv, as in the tests; on a GPU the one whose peers are to be measured, PYTHON.
+bench_python = PYTHON=$(if $(PYTHON),$(PYTHON),$(if $(wildcard build/venv/bin/python),build/venv/bin/python,python3))
 
 .PHONY: help demo test gpu-test bench gpu-bench lint format sanitize asan tsan install clean
 .NOTPARALLEL:
@@ -25,8 +27,8 @@ help:
 	@echo 'make test               build, then run every test on the simulated driver'
 	@echo 'make gpu-test           the tests that can, on the GPU of this machine'
 	@echo 'make bench              benchmarks on the simulated driver; JSON lines into OUT ($(OUT))'
-	@echo 'make gpu-bench          benchmarks on the GPU of this machine'
-	@echo 'make lint               format and include direction;  make format rewrites the sources'
+	@echo 'make gpu-bench          benchmarks on the GPU of this machine, beside the peers that PYTHON (python3) has'
+	@echo 'make lint               format, include direction, ruff;  make format rewrites the sources'
 	@echo 'make sanitize           the tests under the address, undefined behaviour and thread sanitizers'
 	@echo 'make install            into PREFIX ($(PREFIX)), below DESTDIR if set'
 	@echo 'make clean              removes build/'
@@ -46,11 +48,12 @@ gpu-test:
 	@$(unmake) ctest --preset gpu </dev/null
 
 bench:
-	@$(call ready_library)
-	@sh tools/bench.sh build/release/bench sim "$(OUT)"
+	@$(call setup,python)
+	@$(call ready_library) --target gvmm_bench
+	@$(bench_python) sh tools/bench.sh build/release/bench sim "$(OUT)"
 
 gpu-bench:
-	@$(call ready_library)
+	@$(call ready_library) --target gvmm_bench
 	@sh tools/bench.sh build/release/bench gpu "$(OUT)"
 
 lint:

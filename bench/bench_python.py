@@ -13,25 +13,18 @@ but the wait.
 from __future__ import annotations
 
 import json
-import os
-import platform
 import statistics
 import sys
 import time
 from collections.abc import Callable
-from datetime import datetime, timezone
+
+from lines import machine
 
 import gvmm
 from gvmm import _gvmm
 
 Side = Callable[[int], float]
-MACHINE = {
-    "origin": _gvmm._origin(),
-    "python": platform.python_version(),
-    "gvmm": gvmm.__version__,
-    "commit": os.environ.get("GVMM_COMMIT"),
-    "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-}
+MACHINE = machine()
 
 
 def interleave(sides: list[Side], rounds: int, samples: int) -> list[list[float]]:
@@ -110,7 +103,7 @@ def attributes(resource: gvmm.VirtualMemoryResource) -> None:
         "is_device_accessible": lambda: buffer.is_device_accessible,
     }
     sides = interleave([loop(read) for read in reads.values()], 2000, 40)
-    for name, samples in zip(reads, sides):
+    for name, samples in zip(reads, sides, strict=True):
         report(f"attribute {name}", buffer.size, 0.5, samples, None, add=False)
     [capsule] = interleave([loop(lambda: buffer.__dlpack__())], 500, 40)
     report("dlpack", buffer.size, 2.0, capsule, None, add=False)

@@ -104,7 +104,8 @@ static reusable *find_same(front *f, size_t size, gvmm_stream stream, uint64_t i
     return NULL;
 }
 
-/* Any entry of the size; of several the oldest, as far as it is worth looking, whose work is the likeliest to be done. */
+/* Any entry of the size; of several the oldest, as far as it is worth looking, whose work is the likeliest to be
+ * done. */
 static reusable *find_any(front *f, size_t size)
 {
     reusable *found = NULL, *e = *bin_of(f, size);

@@ -4,7 +4,7 @@
 #   tools/setup.sh library   C compiler, CMake: for the library alone
 #   tools/setup.sh tests     those and Check
 #   tools/setup.sh build     those and a C++ compiler: the headers are tried as C++ too
-#   tools/setup.sh lint      clang-format (not having it is no failure)
+#   tools/setup.sh lint      clang-format, and ruff in build/venv (not having them is no failure)
 #   tools/setup.sh python    Python's headers, and build/venv with what the Python tests need (not having them is no failure)
 #
 # Nothing is fetched when everything is there already.
@@ -106,14 +106,20 @@ build)
     ;;
 lint)
     need has_clang_format "clang-format-14"
+    need has_venv "python3 python3-venv"
     install_missing || say "going on without clang-format"
+    mkdir -p build
+    if ! sh tools/venv.sh build/venv tools/requirements.txt >build/venv-lint.log 2>&1; then
+        say "going on without ruff"
+    fi
     ;;
 python)
     need has_venv "python3 python3-venv"
     need has_python_headers "python3-dev"
     mkdir -p build
     if ! install_missing ||
-        ! sh tools/venv.sh build/venv tests/standin/requirements.txt tests/python/requirements.txt >build/venv.log 2>&1; then
+        ! sh tools/venv.sh build/venv tests/standin/requirements.txt tests/python/requirements.txt bench/requirements.txt \
+            >build/venv.log 2>&1; then
         say "going on without Python packages; their tests are skipped"
     fi
     ;;

@@ -36,9 +36,8 @@ static PyObject *as_tuple(const gvmm_probe_report *report, PyObject *last)
 {
     PyObject *list = answers(report), *peers = bits(report->peers), *nodes = bits(report->numa_nodes), *all = NULL;
     if (list && peers && nodes && last)
-        all = Py_BuildValue("OKKKOOO", list, (unsigned long long)report->memory,
-                            (unsigned long long)report->reservable, (unsigned long long)report->granularity, peers,
-                            nodes, last);
+        all = Py_BuildValue("OKKKOOO", list, (unsigned long long)report->memory, (unsigned long long)report->reservable,
+                            (unsigned long long)report->granularity, peers, nodes, last);
     Py_XDECREF(list);
     Py_XDECREF(peers);
     Py_XDECREF(nodes);

@@ -10,8 +10,8 @@ import time
 
 import pytest
 from support import (
-    MiB,
     ON_GPU,
+    MiB,
     access_of,
     assert_silent,
     begin_capture,
@@ -783,6 +783,6 @@ NAMES = [
 def test_rounds_leave_nothing(resource, stream, name):
     rounds = rounds_of(resource, stream)
     assert list(rounds) == NAMES
-    few = ON_GPU and name in ("ring", "evict and restore", "by tag", "told") or name == "probe"
+    few = (ON_GPU and name in ("ring", "evict and restore", "by tag", "told")) or name == "probe"
     assert_stable(rounds[name], 500 if few else 10_000)
     resource.on_residency = None
