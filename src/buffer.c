@@ -16,6 +16,7 @@ struct gvmm_buffer {
     uint64_t capacity; /* address space that its ranges are to have, bytes; 0: no more than needed */
     small_lock lock;
     bool open;
+    bool borrowed; /* its range was: there may be other views of it, or other access */
     gvmm_stream stream;
     range *range;     /* NULL if empty, closed or wrapped */
     wrapped *wrapped; /* NULL unless wrapped and open */
@@ -39,6 +40,7 @@ static gvmm_buffer *new_handle(gvmm_resource *resource, gvmm_stream stream, uint
     gvmm__resource_hold(resource);
     buffer->resource = resource;
     buffer->open = false;
+    buffer->borrowed = true; /* a range that comes from elsewhere may be any range */
     buffer->capacity = capacity;
     buffer->stream = stream;
     buffer->range = NULL;
@@ -132,8 +134,8 @@ static bool keep(gvmm_buffer *buffer, gvmm_stream stream)
 static bool may_keep(const gvmm_buffer *buffer, range *r)
 {
     const gvmm_resource *resource = buffer->resource;
-    return r && resource->reuse && buffer->capacity == resource->placement->capacity &&
-           is_as_new(r, resource->placement);
+    if (!r || !resource->reuse || buffer->capacity != resource->placement->capacity) return false;
+    return !buffer->borrowed || is_as_new(r, resource->placement);
 }
 
 /* The same for a range that was taken out of a buffer, whose handle goes on to be somebody's. */
@@ -143,6 +145,7 @@ static bool keep_range(const gvmm_buffer *buffer, range *r, gvmm_stream stream)
     gvmm_buffer *carrier = new_handle(buffer->resource, buffer->stream, buffer->capacity);
     if (!carrier) return false;
     carrier->range = r;
+    carrier->borrowed = false;
     carrier->kept.stream_id = buffer->kept.stream_id;
     if (keep(carrier, stream)) return true;
     delete_buffer(carrier);
@@ -206,6 +209,7 @@ static gvmm_buffer *make_of_kept(gvmm_resource *resource, size_t size, gvmm_stre
         ref_init(&buffer->refs);
         buffer->kept.stream_id = *stream_id;
         buffer->stream = gvmm__stream_recorded(stream, &resource->device);
+        buffer->borrowed = false;
         buffer->open = true;
         return buffer;
     }
@@ -262,6 +266,7 @@ gvmm_result gvmm_buffer_create_with_capacity(gvmm_buffer **out, gvmm_resource *r
             delete_buffer(buffer);
             return r;
         }
+        buffer->borrowed = false;
         gvmm__account_add(resource->account, STAT_allocations, 1);
     }
     *out = buffer;
@@ -278,6 +283,7 @@ gvmm_result gvmm__buffer_borrow(range **out, const gvmm_buffer *buffer)
     gvmm__lock(lock_of(buffer));
     bool open = buffer->open, foreign = buffer->wrapped != NULL;
     range *r = buffer->range ? gvmm__range_retain(buffer->range) : NULL;
+    ((gvmm_buffer *)buffer)->borrowed = true;
     gvmm__unlock(lock_of(buffer));
     if (!open) return gvmm__fail(GVMM_E_CLOSED, "buffer has been closed");
     if (foreign) return gvmm__fail(GVMM_E_INVALID, "buffer: a wrapped mapping is not gvmm's to share or grow");

@@ -56,6 +56,17 @@ void gvmm__warn_driver(gvmm_driver_call call, CUresult status, const char *objec
 void *gvmm__alloc(size_t size); /* NULL, and the failure recorded, when there is none */
 void gvmm__free(void *ptr);
 
+/* Rounds up; false if it does not fit. */
+static inline bool gvmm__round_up(size_t *size, size_t granularity)
+{
+    bool power_of_two = (granularity & (granularity - 1)) == 0; /* always, so far; and a division takes long */
+    size_t over = power_of_two ? *size & (granularity - 1) : *size % granularity;
+    if (over == 0) return true;
+    if (*size > SIZE_MAX - (granularity - over)) return false;
+    *size += granularity - over;
+    return true;
+}
+
 /* Set by the fault wrapper: true makes the next allocation fail. */
 extern bool (*gvmm__host_fault)(void);
 
@@ -179,7 +190,11 @@ static inline bool gvmm__stream_is_default(gvmm_stream stream) { return (uintptr
 
 /* What a buffer on `d` records for a stream that a caller names: real streams as they are, the legacy token for default
  * streams on a device, NULL for default streams on the host. */
-gvmm_stream gvmm__stream_recorded(gvmm_stream stream, const device *d);
+static inline gvmm_stream gvmm__stream_recorded(gvmm_stream stream, const device *d)
+{
+    if (!gvmm__stream_is_default(stream)) return stream;
+    return d->ordinal >= 0 ? GVMM_STREAM_LEGACY : NULL;
+}
 
 /* GVMM_E_CAPTURING if a real stream is capturing; another failure if that cannot be told. */
 gvmm_result gvmm__stream_check(gvmm_stream stream);
@@ -386,9 +401,6 @@ gvmm_result gvmm__options_check(gvmm_options *out, const gvmm_options *given);
 
 /* Turns checked options into what is to be had of them; `peers` and `stripe` then point into the placement. */
 gvmm_result gvmm__placement_create(placement **out, gvmm_options *options, int ordinal);
-
-/* Rounds up; false if it does not fit. */
-bool gvmm__round_up(size_t *size, size_t granularity);
 
 /* ---- worker.c: a thread of ours, for what must not be done or waited for where it comes up ---- */
 

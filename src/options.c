@@ -9,16 +9,6 @@
 /* The options that were there from the first. */
 #define FIRST_SIZE offsetof(gvmm_options, capacity)
 
-bool gvmm__round_up(size_t *size, size_t granularity)
-{
-    bool power_of_two = (granularity & (granularity - 1)) == 0; /* always, so far; and a division takes long */
-    size_t over = power_of_two ? *size & (granularity - 1) : *size % granularity;
-    if (over == 0) return true;
-    if (*size > SIZE_MAX - (granularity - over)) return false;
-    *size += granularity - over;
-    return true;
-}
-
 static bool on_device(const gvmm_options *o) { return o->location == GVMM_LOCATION_DEVICE; }
 
 static gvmm_result bad(const char *field, long long value)

@@ -1,12 +1,6 @@
 /* The recorded stream, and the wait before memory is given up. */
 #include "internal.h"
 
-gvmm_stream gvmm__stream_recorded(gvmm_stream stream, const device *d)
-{
-    if (!gvmm__stream_is_default(stream)) return stream;
-    return d->ordinal >= 0 ? GVMM_STREAM_LEGACY : NULL;
-}
-
 gvmm_result gvmm__stream_check(gvmm_stream stream)
 {
     if (gvmm__stream_is_default(stream)) return GVMM_OK;
