@@ -1,6 +1,7 @@
 /* Times the sides in turn, reports the figures. */
 #include "bench.h"
 
+#include <getopt.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,7 +9,7 @@
 #include <time.h>
 
 const gvmm_driver *cu;
-bool on_sim;
+bool on_sim, bench_quick;
 size_t G;
 
 static const char *wanted;
@@ -76,6 +77,22 @@ static void describe_machine(void)
              "\"commit\":\"%s\"}",
              clean, version, origin, date, gvmm_version(), commit);
     fprintf(table_file, "%s, driver %d (%s), gvmm %s, %s\n", clean, version, origin, gvmm_version(), date);
+}
+
+const char *bench_options(int argc, char **argv, const char *groups)
+{
+    static const struct option options[] = {
+        {"quick", no_argument, NULL, 'q'}, {"only", required_argument, NULL, 'o'}, {NULL, 0, NULL, 0}};
+    const char *only = NULL;
+    int option;
+    while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
+        if (option == 'q') bench_quick = true;
+        if (option == 'o') only = optarg;
+        if (option == '?') break;
+    }
+    if (option == -1 && optind == argc) return only;
+    fprintf(stderr, "usage: %s [--quick] [--only %s]\n", argv[0], groups);
+    exit(2);
 }
 
 void bench_start(const char *only)

@@ -16,6 +16,10 @@ extern const gvmm_driver *cu; /* the table that gvmm uses, too */
 extern bool on_sim;
 extern size_t G; /* the granularity, bytes */
 
+/* Reads --quick and --only GROUP, and answers that group or NULL. Says how it is used and exits for anything else. */
+extern bool bench_quick;
+const char *bench_options(int argc, char **argv, const char *groups);
+
 /* Finds the driver, makes device 0's primary context current and starts the record. `only` NULL: every figure. */
 void bench_start(const char *only);
 

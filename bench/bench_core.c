@@ -11,7 +11,6 @@
 
 #include "bench.h"
 
-static bool quick;
 static gvmm_resource *plain;
 
 /* A release waits and undoes, as the raw side does. */
@@ -22,7 +21,7 @@ static gvmm_options waiting_options(void)
     return options;
 }
 
-static size_t at_least(size_t n) { return quick ? (n + 9) / 10 : n; }
+static size_t at_least(size_t n) { return bench_quick ? (n + 9) / 10 : n; }
 
 /* ---- create and close ---- */
 
@@ -194,8 +193,8 @@ static void grows(growing g, const size_t *lengths, size_t count)
     char name[64];
     for (size_t i = 0; i < count; i++) {
         size_t total = lengths[i] * g.step;
-        if ((quick && total > 4096 * MiB) || !fits(total - gvmm_buffer_size(g.of) + 2 * g.step)) {
-            report_skip(g.name, g.step, lengths[i], quick ? "--quick" : "does not fit in device memory");
+        if ((bench_quick && total > 4096 * MiB) || !fits(total - gvmm_buffer_size(g.of) + 2 * g.step)) {
+            report_skip(g.name, g.step, lengths[i], bench_quick ? "--quick" : "does not fit in device memory");
             continue;
         }
         g.of = grow_to(g.of, total, g.step);
@@ -373,7 +372,7 @@ static double climb_copy(void *state)
 static void climbs(void)
 {
     static const size_t totals[] = {128, 512, 2048, 8192};
-    double budget = quick ? 1e6 : on_sim ? 5e6 : 60e6, one = 0;
+    double budget = bench_quick ? 1e6 : on_sim ? 5e6 : 60e6, one = 0;
     for (size_t i = 0; i < sizeof totals / sizeof *totals; i++) {
         size_t size = totals[i] * MiB, chunks = size / G;
         size_t n = totals[i] > 2048 ? 1 : on_sim ? 2 : 6;
@@ -432,8 +431,8 @@ static void releases(void)
     size_t last = 0;
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
         size_t chunks = steps[i].chunks;
-        if ((quick && chunks > 1024) || !fits(chunks * G)) {
-            report_skip("release", chunks * G, chunks, quick ? "--quick" : "does not fit in device memory");
+        if ((bench_quick && chunks > 1024) || !fits(chunks * G)) {
+            report_skip("release", chunks * G, chunks, bench_quick ? "--quick" : "does not fit in device memory");
             continue;
         }
         side sides[] = {{release_gvmm, &chunks}, {release_raw, &chunks}};
@@ -598,18 +597,7 @@ static void host_bytes(void)
 
 int main(int argc, char **argv)
 {
-    const char *only = NULL;
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--quick") == 0) {
-            quick = true;
-        } else if (strcmp(argv[i], "--only") == 0 && i + 1 < argc) {
-            only = argv[++i];
-        } else {
-            fprintf(stderr, "usage: bench_core [--quick] [--only host|create|memset|place|move|steps|release|small]\n");
-            return 2;
-        }
-    }
-    bench_start(only);
+    bench_start(bench_options(argc, argv, "host|create|memset|place|move|steps|release|small"));
     if (bench_wants("host")) host_bytes();
     gvmm_options options = waiting_options();
     OK(gvmm_resource_create(&plain, 0, &options));

@@ -13,8 +13,6 @@
 
 enum { LOOPS = 1000, MAX_THREADS = 8 };
 
-static bool quick;
-
 /* One way to get memory and give it back, in a tight loop on one stream, with no work between. */
 typedef struct way {
     const char *name;
@@ -91,7 +89,7 @@ static void warm(void)
         side sides[WAYS];
         samples s[WAYS];
         for (int k = 0; k < WAYS; k++) sides[k] = (side){loop, &ways[k]};
-        interleave(s, sides, WAYS, quick ? 20 : 200, 2);
+        interleave(s, sides, WAYS, bench_quick ? 20 : 200, 2);
         for (int k = 0; k < DRIVER; k++) {
             report(
                 &(figure){
@@ -184,7 +182,7 @@ static void threads(void)
     for (int i = 0; i < MAX_THREADS; i++) CU(cu->cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING));
     make_ways(ways, 2 * MiB, NULL);
     ways[WAYS] = (way){.name = "cuEventRecord", .once = record};
-    size_t loops = quick ? 2000 : 50000;
+    size_t loops = bench_quick ? 2000 : 50000;
     static const size_t counts[] = {1, 2, 4, 8};
     enum { COUNTS = sizeof counts / sizeof *counts };
     double rates[WAYS + 1][COUNTS][ROUNDS];
@@ -209,18 +207,7 @@ static void threads(void)
 
 int main(int argc, char **argv)
 {
-    const char *only = NULL;
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--quick") == 0) {
-            quick = true;
-        } else if (strcmp(argv[i], "--only") == 0 && i + 1 < argc) {
-            only = argv[++i];
-        } else {
-            fprintf(stderr, "usage: bench_warm [--quick] [--only warm|threads]\n");
-            return 2;
-        }
-    }
-    bench_start(only);
+    bench_start(bench_options(argc, argv, "warm|threads"));
     if (bench_wants("warm")) warm();
     if (bench_wants("threads")) threads();
     return bench_end();

@@ -18,8 +18,8 @@ static void count_pinned(void *user, const gvmm_trace_record *record)
 {
     (void)user;
     if (record->result) return;
-    if (record->call == GVMM_CALL_cuMemHostAlloc || record->call == GVMM_CALL_cuMemAllocHost) pinned++;
-    if (record->call == GVMM_CALL_cuMemFreeHost) pinned--;
+    if (record->call == GVMM_CALL_cuMemHostRegister) pinned++;
+    if (record->call == GVMM_CALL_cuMemHostUnregister) pinned--;
 }
 
 static size_t tensor_bytes(int m, int t) { return (size_t)(m + 1) * (size_t)(t + 1) * 2 * MiB; }

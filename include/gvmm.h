@@ -384,7 +384,8 @@ GVMM_API gvmm_result gvmm_buffer_ring(gvmm_buffer **out, gvmm_buffer *buffer, un
 
 /* ---------------------------------------------------------------------------------------------
  * Access. It belongs to the memory, so it holds at every address where the memory is mapped, now and later. A read-only
- * view has readers of its own: those that the memory had when it was made, without writing.
+ * view has readers of its own: those that the memory had when it was made, without writing. What is granted or revoked
+ * later holds for the memory or for the view, not for both.
  * ------------------------------------------------------------------------------------------- */
 
 /* Grants (or with GVMM_ACCESS_NONE revokes) a device's access to the memory that the buffer shows; of a read-only view,
@@ -411,7 +412,7 @@ GVMM_API gvmm_result gvmm_buffer_get_access(const gvmm_buffer *buffer, int devic
 typedef enum gvmm_contents {
     GVMM_CONTENTS_DROP = 0, /* undefined after the restore */
     GVMM_CONTENTS_ZERO = 1, /* zero after the restore */
-    GVMM_CONTENTS_HOST = 2, /* kept in one piece of pinned host memory, freed by the restore */
+    GVMM_CONTENTS_HOST = 2, /* kept in pinned host memory, freed when the last chunk of the evict is back or gone */
     GVMM_CONTENTS_FILE = 3  /* kept in a file without a name in `directory` */
 } gvmm_contents;
 
@@ -429,14 +430,18 @@ typedef struct gvmm_evict_options {
 #define GVMM_TAG_ANY INT32_MIN
 
 /* Evicts what is resident of the buffer's memory, or of the memory that was made with the resource's options of this
- * tag (GVMM_TAG_ANY: all of it) and is mapped. Doing it again does nothing.
+ * tag (GVMM_TAG_ANY: all of it) and is mapped. Doing it again does nothing. A host resource has no legacy stream and
+ * waits for nothing unless it is given a stream.
  *
  * options  NULL: contents kept in pinned host memory.
  * Returns  GVMM_E_CAPTURING       the stream is capturing, or waiting for the default stream would end a capture:
  *          nothing was done
  *          GVMM_E_NO_HOST_MEMORY  no room for the contents: nothing was evicted
- *          GVMM_E_UNSUPPORTED     contents of host memory are to be kept
+ *          GVMM_E_UNSUPPORTED     contents of host memory are to be kept, or the driver cannot pin memory
  *          GVMM_E_INVALID, GVMM_E_CLOSED, GVMM_E_DRIVER
+ *          After a failure all is resident as before. One that comes when memory has been given back already (a copy
+ *          failed under way) leaves it made anew, its generation says so; or evicted with its contents kept, with a
+ *          warning, if the driver fails at that too.
  * Threads  any; evicting and restoring take turns. Work of other streams, and grows that are under way, are for the
  *          caller to order.
  * Capture  harms none. */
@@ -476,6 +481,8 @@ typedef void (*gvmm_residency_fn)(void *user, const gvmm_residency_event *event)
 
 /* Sets who is told; NULL: nobody.
  *
+ * Owns     `user` must stay valid until another handler is set, or the resource and its buffers are gone, and no evict
+ *          or restore of them is in progress: one that has begun may still tell the old one.
  * Threads  `fn` runs on the evicting or restoring thread, with no lock held. It must not evict or restore; it may use
  *          the buffer. */
 GVMM_API void gvmm_resource_set_residency_handler(gvmm_resource *resource, gvmm_residency_fn fn, void *user);

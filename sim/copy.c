@@ -66,7 +66,8 @@ static CUresult side_check(CUmemorytype type, int device, uint64_t ptr, shape wh
     bool overflow = false; /* there is none: see sim_operation_memcpy */
     size_t size = extent_of(&what, &overflow);
     if (type == CU_MEMORYTYPE_DEVICE || sim_is_device_address(ptr)) return sim_check_access(device, ptr, size, write);
-    if (type == CU_MEMORYTYPE_HOST) return ptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    if (type == CU_MEMORYTYPE_HOST)
+        return ptr && !sim_is_partly_pinned(ptr, size) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     if (is_mapped(ptr, size)) return CUDA_SUCCESS;
     sim_finding("%s (call %llu): 0x%llx is no address of the program's; a real driver crashes here", sim_call_name,
                 (unsigned long long)sim_call_number, (unsigned long long)ptr);

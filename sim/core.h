@@ -89,6 +89,9 @@ typedef struct sim_actor {
  * Without sim_lock. */
 bool sim_is_device_address(uint64_t ptr);
 
+/* Is some of that host memory page-locked, but not all of it in one piece? Without sim_lock. */
+bool sim_is_partly_pinned(uint64_t address, uint64_t size);
+
 /* The check made when a copy is queued: every byte mapped, and `device` may read it (and write it if `write`).
  * INVALID_VALUE otherwise; no finding. Without sim_lock. */
 CUresult sim_check_access(int device, CUdeviceptr ptr, size_t size, bool write);

@@ -125,6 +125,14 @@ bool sim_is_pinned(uint64_t address, uint64_t size)
     return r && size <= r->size - (address - r->base);
 }
 
+bool sim_is_partly_pinned(uint64_t address, uint64_t size)
+{
+    pthread_mutex_lock(&sim_lock);
+    bool is = host_overlap(address, size) && !sim_is_pinned(address, size);
+    pthread_mutex_unlock(&sim_lock);
+    return is;
+}
+
 static CUresult add_host_range(host_range *r, gvmm_sim_kind kind, uint64_t base, uint64_t size)
 {
     sim_cuCtxGetCurrent(&r->context);

@@ -2,13 +2,13 @@
 #include "internal.h"
 
 /* From the stock if it has one of that size, else new. Where the device is full, what waits to be given back is waited
- * for, the stock is given up, and it is tried once more. */
+ * for, what was made ahead is given up, and it is tried once more. */
 static gvmm_result make_memory(memory **out, const maker *with, size_t size, size_t place)
 {
     if (with->stock && size == with->placement->chunk_size && (*out = gvmm__stock_take(with->stock))) return GVMM_OK;
     gvmm_result r = gvmm__memory_create(out, with->placement, size, place, with->account);
     if (r != GVMM_E_NO_DEVICE_MEMORY && r != GVMM_E_NO_HOST_MEMORY) return r;
-    if (!gvmm__make_room(with->stock)) return r;
+    if (!gvmm__make_room(gvmm__placement_device(with->placement, place))) return r;
     return gvmm__memory_create(out, with->placement, size, place, with->account);
 }
 

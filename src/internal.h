@@ -1,9 +1,8 @@
 /* The library's map: what each file offers to those on its left.
  *
- *     graph, compose, evict → buffer → grow → resource → stock, retire, reuse → worker → ranks → options → probe →
- *     range
- *         → mapping → memory → reservation, backup, placement → stream → device → stats → driver, faults, trace → host
- *         → error
+ *     graph, compose, evict → contents → buffer → grow → resource → stock, retire, reuse → worker → ranks → options
+ *         → probe → range → residence → mapping → memory → reservation, backup, placement → stream → device → stats
+ *         → driver, faults, trace → host → error
  *
  * A file uses only what is to its right (tools/check_includes.sh). Objects are reference counted; `create` and `retain`
  * give a reference, `release` takes one, takes NULL, and makes the one driver call that undoes the object. Host memory
@@ -51,7 +50,7 @@ void gvmm__warn(gvmm_result result, const char *object, uint64_t address, const 
 void gvmm__warn_last(const char *object, uint64_t address);
 void gvmm__warn_driver(gvmm_driver_call call, CUresult status, const char *object, uint64_t address);
 
-/* ---- host.c: host memory, small locks ---- */
+/* ---- host.c: host memory, threads, small locks ---- */
 
 void *gvmm__alloc(size_t size); /* NULL, and the failure recorded, when there is none */
 void gvmm__free(void *ptr);
@@ -67,7 +66,20 @@ static inline bool gvmm__round_up(size_t *size, size_t granularity)
     return true;
 }
 
-/* Set by the fault wrapper: true makes the next allocation fail. */
+/* Whole pages, huge ones where they can be had, aligned to those. They are not there in a forked child. There is no
+ * memory behind them before they are filled: false if it cannot be had. */
+void *gvmm__pages_get(size_t size); /* NULL as gvmm__alloc */
+bool gvmm__pages_fill(void *pages, size_t size);
+void gvmm__pages_put(void *pages, size_t size);
+
+/* Bytes that the machine and the process's control group have left; UINT64_MAX if they do not say. */
+uint64_t gvmm__host_available(void);
+
+/* A thread of ours for a while; false if it cannot be had, and nothing is recorded. */
+bool gvmm__thread_start(pthread_t *out, void *(*run)(void *), void *data);
+
+/* Set by the fault wrapper: true makes the next allocation fail; getting and filling pages and starting threads count
+ * as such. */
 extern bool (*gvmm__host_fault)(void);
 
 /* A lock for a few loads and stores. Never held across a call. */
@@ -228,17 +240,28 @@ stream_mark gvmm__stream_mark(device *d, gvmm_stream stream, CUevent *event, CUc
 
 typedef struct backup {
     ref refs;
-    void *pinned;      /* page-locked host memory, or NULL */
-    CUdevice device;   /* whose primary context has the pinned memory, and is held for it */
-    CUcontext primary; /* NULL without pinned memory */
-    int file;          /* descriptor of a file that has no name any more, or -1 */
+    char *bytes;          /* host memory, or NULL */
+    size_t size, pinned;  /* bytes; those from the beginning on that are page-locked */
+    pid_t owner;          /* process that has the host memory */
+    struct filling *fill; /* what fills the pages while they are pinned; NULL: nothing is left to do, or too little */
+    CUdevice device;      /* whose primary context has the memory pinned, and is held for it */
+    CUcontext primary;    /* NULL without host memory */
+    int file;             /* descriptor of a file that has no name any more, or -1 */
 } backup;
 
-/* `directory` NULL: pinned host memory of `size` bytes, of the device's primary context, which is current; else a file
- * there. */
+/* `directory` NULL: host memory of `size` bytes, to be pinned in the device's primary context; else a file there. */
 gvmm_result gvmm__backup_create(backup **out, size_t size, const char *directory, CUdevice device);
 backup *gvmm__backup_retain(backup *b);
 void gvmm__backup_release(backup *b);
+
+/* For measuring what an evict takes besides pinning: the next one of the process is given this backup, whose size and
+ * device are right and which is pinned already. Takes the reference over. */
+void gvmm__backup_lend(backup *b);
+
+/* Pins the memory from the beginning up to `end`, if it is not yet, in pieces; other threads prepare what is behind. One
+ * copy must not reach over the border of a piece. Pages that were pinned stay so after a failure. */
+gvmm_result gvmm__backup_pin(backup *b, size_t end);
+size_t gvmm__backup_border(const backup *b, size_t offset); /* the first behind `offset` */
 
 /* ---- placement.c: where memory is made and who may touch it; what options come down to (options.c makes it) ---- */
 
@@ -260,6 +283,9 @@ typedef struct placement {
 
 placement *gvmm__placement_retain(placement *p);
 void gvmm__placement_release(placement *p);
+
+/* The ordinal of the device that gets the how-manieth chunk of a range; -1: the host. */
+int gvmm__placement_device(const placement *p, size_t place);
 
 /* ---- memory.c, reservation.c: undone by cuMemRelease, cuMemAddressFree ---- */
 
@@ -299,18 +325,20 @@ void gvmm__memory_release(memory *m);
 
 static inline memory *gvmm__memory_original(memory *m) { return m->original ? m->original : m; }
 
-/* One of a few locks, by the original's address: no thread holds two. */
+/* One of a few locks, by the original's address: no thread holds two. Or all of them, for dealing with many memories at
+ * a time. */
 void gvmm__memory_lock(memory *m);
 void gvmm__memory_unlock(memory *m);
+void gvmm__memory_lock_all(void);
+void gvmm__memory_unlock_all(void);
+
+/* The driver's part of making and giving back. */
+gvmm_result gvmm__memory_get_handle(memory *m, CUmemGenericAllocationHandle *out);
+void gvmm__memory_release_handle(memory *m, CUmemGenericAllocationHandle handle);
 
 /* A location's access to the memory. -1 means the host. */
 gvmm_access gvmm__memory_access(memory *m, int device);
 gvmm_result gvmm__memory_set_access(memory *m, int device, gvmm_access access);
-
-/* Give the physical memory back and keep the places; make it anew and map it at all of them. The latter does nothing or
- * all. */
-void gvmm__memory_evict(memory *m);
-gvmm_result gvmm__memory_restore(memory *m);
 
 typedef struct reservation {
     ref refs;
@@ -354,9 +382,24 @@ gvmm_result gvmm__mapping_open(mapping *out, reservation *where, uint64_t addres
 /* Gives the claim back too. */
 void gvmm__mapping_close(mapping *m);
 
-/* The driver's part of it, with the memory's lock held. */
+/* The driver's part of it, with the memory's lock held. What is mapped has no access yet; that can be given to a run of
+ * adjacent mappings, `size` bytes, whose memories have the same readers. */
 gvmm_result gvmm__mapping_map(const mapping *m, CUmemGenericAllocationHandle handle);
+gvmm_result gvmm__mapping_give_access(const mapping *first, size_t size);
 void gvmm__mapping_unmap(const mapping *m);
+
+/* ---- residence.c: physical memory given back while its places stay, and made anew there ---- */
+
+/* Original memory, held, and its first place by address when it was listed. */
+typedef struct member {
+    memory *memory;
+    uint64_t at;
+} member;
+
+/* Give the physical memory of those that are resident back and keep the places; make that of a list of which none is
+ * resident anew, and map it at all its places, or do nothing. The caller sees to it that nobody else does either. */
+void gvmm__evict(const member *list, size_t count);
+gvmm_result gvmm__restore(const member *list, size_t count);
 
 /* ---- range.c: the immutable chain of adjacent mappings ---- */
 
@@ -501,9 +544,9 @@ gvmm_result gvmm__stock_create(stock **out, placement *p, size_t count, account 
 /* A chunk of chunk_size, or NULL; the worker makes another. NULL for a NULL stock. */
 memory *gvmm__stock_take(stock *s);
 
-/* Gives back what is there, and makes no more until one is asked for again. True if there was something, or may be on
- * its way back. */
-bool gvmm__stock_flush(stock *s);
+/* Gives back what any resource has ahead on the device (-1: the host); each makes no more until one of its own is asked
+ * for. True if there was something, or may be on its way back. */
+bool gvmm__stocks_flush(int device);
 
 /* Makes no more, gives back what is there, and drops the caller's reference. */
 void gvmm__stock_end(stock *s);
@@ -511,8 +554,9 @@ void gvmm__stock_release(stock *s);
 
 /* ---- resource.c ---- */
 
-/* For who found no memory: waits for what is on its way back, and gives up the stock. False if there was neither. */
-bool gvmm__make_room(stock *s);
+/* For who found no memory on a device (-1: the host): waits for what is on its way back, and gives up what was made ahead
+ * there. False if there was neither. */
+bool gvmm__make_room(int device);
 
 struct gvmm_resource {
     ref refs;             /* users together hold one, each buffer one */
@@ -560,5 +604,17 @@ gvmm_result gvmm__buffer_borrow(range **out, const gvmm_buffer *buffer);
  * capacity that `like` was made with; NULL: the resource's. */
 gvmm_result gvmm__buffer_make(gvmm_buffer **out, gvmm_resource *resource, const gvmm_buffer *like, range *r,
                               gvmm_stream stream);
+
+/* ---- contents.c: what memory contains, out to a backup and back ---- */
+
+/* Copies the contents of all of the list, which is resident and in the order of devices and places, to one backup, and
+ * evicts it. `directory` as in gvmm__backup_create. After a failure all is resident as before. Where a copy failed late,
+ * that may be memory made anew (with a new generation); what even that fails for stays evicted, its contents kept, and
+ * is a warning. */
+gvmm_result gvmm__contents_out(const member *list, size_t count, const char *directory);
+
+/* Restores all of the list, in the same order, with the contents that are kept. After a failure all is evicted, and what
+ * was kept still is. */
+gvmm_result gvmm__contents_in(const member *list, size_t count);
 
 #endif

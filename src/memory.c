@@ -1,12 +1,13 @@
-/* Physical memory: made, viewed, given back; evicted and restored. */
+/* Physical memory: made, viewed, given back; who may touch it. */
 #include <string.h>
 
 #include "internal.h"
 
 /* ---- locks ---- */
 
-/* Few, as a lock for each of tens of thousands of chunks would be most of their size. */
-enum { LOCKS = 64 };
+/* Few, as a lock for each of tens of thousands of chunks would be most of their size, and who deals with many chunks at
+ * a time takes all locks. */
+enum { LOCKS = 32 };
 static pthread_mutex_t locks[LOCKS] = {[0 ... LOCKS - 1] = PTHREAD_MUTEX_INITIALIZER};
 
 static pthread_mutex_t *lock_of(memory *m)
@@ -23,6 +24,18 @@ void gvmm__memory_lock(memory *m)
 void gvmm__memory_unlock(memory *m)
 {
     pthread_mutex_unlock(lock_of(m));
+    gvmm__warnings_tell();
+}
+
+void gvmm__memory_lock_all(void)
+{
+    for (size_t i = 0; i < LOCKS; i++) pthread_mutex_lock(&locks[i]);
+    gvmm__warnings_hold();
+}
+
+void gvmm__memory_unlock_all(void)
+{
+    for (size_t i = LOCKS; i-- > 0;) pthread_mutex_unlock(&locks[i]);
     gvmm__warnings_tell();
 }
 
@@ -72,7 +85,7 @@ static const char *place_name(const placement *p)
     }
 }
 
-static gvmm_result get_handle(memory *m, CUmemGenericAllocationHandle *out)
+gvmm_result gvmm__memory_get_handle(memory *m, CUmemGenericAllocationHandle *out)
 {
     const placement *p = m->made_as;
     CUmemAllocationProp prop = p->prop;
@@ -83,7 +96,7 @@ static gvmm_result get_handle(memory *m, CUmemGenericAllocationHandle *out)
     return GVMM_OK;
 }
 
-static void release_handle(memory *m, CUmemGenericAllocationHandle handle)
+void gvmm__memory_release_handle(memory *m, CUmemGenericAllocationHandle handle)
 {
     DRIVER_UNDO("memory", handle, cuMemRelease, handle);
     gvmm__account_add(m->account, STAT_physical_bytes, -(uint64_t)m->size);
@@ -103,12 +116,10 @@ gvmm_result gvmm__memory_create(memory **out, placement *p, size_t size, size_t 
 {
     memory *m = new_memory(size);
     if (!m) return GVMM_E_NO_HOST_MEMORY;
-    m->device = p->prop.location.type != CU_MEM_LOCATION_TYPE_DEVICE ? -1
-                : p->stripe_count                                    ? p->stripe[place % p->stripe_count]
-                                                                     : p->prop.location.id;
+    m->device = gvmm__placement_device(p, place);
     m->made_as = p;
     m->account = a;
-    gvmm_result r = get_handle(m, &m->handle);
+    gvmm_result r = gvmm__memory_get_handle(m, &m->handle);
     if (r) {
         gvmm__free(m);
         return r;
@@ -161,7 +172,7 @@ void gvmm__memory_release(memory *m)
     memory *original = m->original;
     if (!original) {
         leave(m);
-        if (m->resident) release_handle(m, m->handle);
+        if (m->resident) gvmm__memory_release_handle(m, m->handle);
         gvmm__backup_release(m->backup);
         gvmm__account_add(m->account, STAT_memories, -1ull);
     }
@@ -249,37 +260,4 @@ gvmm_result gvmm__memory_set_access(memory *m, int device, gvmm_access access)
     gvmm__memory_unlock(m);
     if (!m->made_as || before != m->made_as->access) gvmm__free(before);
     return GVMM_OK;
-}
-
-/* ---- evicting and restoring ---- */
-
-void gvmm__memory_evict(memory *m)
-{
-    gvmm__memory_lock(m);
-    if (m->resident) {
-        for (mapping *at = m->mappings; at; at = at->next) gvmm__mapping_unmap(at);
-        release_handle(m, m->handle);
-        m->resident = false;
-    }
-    gvmm__memory_unlock(m);
-}
-
-gvmm_result gvmm__memory_restore(memory *m)
-{
-    gvmm__memory_lock(m);
-    CUmemGenericAllocationHandle handle;
-    gvmm_result r = m->resident ? GVMM_OK : get_handle(m, &handle);
-    if (!r && !m->resident) {
-        mapping *at = m->mappings;
-        for (; at && !r; at = r ? at : at->next) r = gvmm__mapping_map(at, handle);
-        if (r) {
-            for (mapping *done = m->mappings; done != at; done = done->next) gvmm__mapping_unmap(done);
-            release_handle(m, handle);
-        } else {
-            m->handle = handle;
-            m->resident = true;
-        }
-    }
-    gvmm__memory_unlock(m);
-    return r;
 }

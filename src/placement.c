@@ -11,3 +11,9 @@ void gvmm__placement_release(placement *p)
 {
     if (p && ref_release(&p->refs)) gvmm__free(p);
 }
+
+int gvmm__placement_device(const placement *p, size_t place)
+{
+    if (p->prop.location.type != CU_MEM_LOCATION_TYPE_DEVICE) return -1;
+    return p->stripe_count ? p->stripe[place % p->stripe_count] : p->prop.location.id;
+}

@@ -125,9 +125,9 @@ bool gvmm_resource_is_host_accessible(const gvmm_resource *resource)
     return resource && resource->options.location != GVMM_LOCATION_DEVICE;
 }
 
-bool gvmm__make_room(stock *s)
+bool gvmm__make_room(int device)
 {
-    bool kept = gvmm__reuse_trim_all(), waiting = gvmm__retire_waiting() != 0, had_stock = gvmm__stock_flush(s);
+    bool kept = gvmm__reuse_trim_all(), waiting = gvmm__retire_waiting() != 0, had_stock = gvmm__stocks_flush(device);
     bool any = kept || waiting || had_stock;
     if (any) gvmm_drain(); /* a chunk may just be on its way into the stock, and out again */
     return any;

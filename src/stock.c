@@ -3,6 +3,7 @@
 
 struct stock {
     ref refs;
+    stock *next; /* in `all`, guarded by its lock */
     job refill;
     placement *made_as;
     account *account;
@@ -12,6 +13,11 @@ struct stock {
     bool refilling, ended, paused; /* paused: the memory is needed elsewhere, until a chunk is asked for again */
     memory *chunks[];              /* room for `wanted` */
 };
+
+/* Those of every resource: what one finds missing another may have ahead. In the list until the last reference is
+ * gone. */
+static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
+static stock *all;
 
 static void give_back(memory **chunks, size_t count)
 {
@@ -61,6 +67,10 @@ gvmm_result gvmm__stock_create(stock **out, placement *p, size_t count, account 
     pthread_mutex_init(&s->lock, NULL);
     s->count = 0;
     s->refilling = s->ended = s->paused = false;
+    pthread_mutex_lock(&all_lock);
+    s->next = all;
+    all = s;
+    pthread_mutex_unlock(&all_lock);
     pthread_mutex_lock(&s->lock);
     ask_for_more(s);
     pthread_mutex_unlock(&s->lock);
@@ -79,9 +89,9 @@ memory *gvmm__stock_take(stock *s)
     return m;
 }
 
-bool gvmm__stock_flush(stock *s)
+/* True if there was something, or may be on its way back. */
+static bool flush(stock *s)
 {
-    if (!s) return false;
     pthread_mutex_lock(&s->lock);
     s->paused = true;
     bool any = s->count || s->refilling;
@@ -95,9 +105,35 @@ bool gvmm__stock_flush(stock *s)
     return any;
 }
 
+/* The next in the list, held; NULL: the first. `s` stays where it is as long as it is held. */
+static stock *next_of(const stock *s)
+{
+    pthread_mutex_lock(&all_lock);
+    stock *next = s ? s->next : all;
+    while (next && !ref_try_retain(&next->refs)) next = next->next;
+    pthread_mutex_unlock(&all_lock);
+    return next;
+}
+
+bool gvmm__stocks_flush(int device)
+{
+    bool any = false;
+    for (stock *s = next_of(NULL), *next; s; s = next) {
+        if (gvmm__placement_device(s->made_as, 0) == device) any |= flush(s);
+        next = next_of(s);
+        gvmm__stock_release(s);
+    }
+    return any;
+}
+
 /* The owner's release ends the stock at once; the worker's, whenever it notices. */
 static void delete_stock(stock *s)
 {
+    pthread_mutex_lock(&all_lock);
+    stock **at = &all;
+    while (*at != s) at = &(*at)->next;
+    *at = s->next;
+    pthread_mutex_unlock(&all_lock);
     give_back(s->chunks, s->count);
     gvmm__placement_release(s->made_as);
     account *a = s->account;
@@ -112,7 +148,7 @@ void gvmm__stock_end(stock *s)
     pthread_mutex_lock(&s->lock);
     s->ended = true;
     pthread_mutex_unlock(&s->lock);
-    gvmm__stock_flush(s);
+    flush(s);
     gvmm__stock_release(s);
 }
 

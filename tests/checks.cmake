@@ -66,7 +66,7 @@ endforeach()
 # ---- include direction, and the names that the libraries show ----
 
 add_test(NAME includes COMMAND sh ${PROJECT_SOURCE_DIR}/tools/check_includes.sh
-    $<TARGET_OBJECTS:gvmm_src> $<TARGET_OBJECTS:gvmm_sim>)
+    $<TARGET_OBJECTS:gvmm_src> $<TARGET_OBJECTS:gvmm_sim> COMMAND_EXPAND_LISTS)
 set(libraries $<TARGET_FILE:gvmm> "^gvmm_[^_]")
 if(TARGET gvmm_standin)
     list(APPEND libraries $<TARGET_FILE:gvmm_standin> "^cu[A-Z]")

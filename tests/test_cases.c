@@ -4,8 +4,6 @@
  *
  * Reports that wait for a part of gvmm that does not exist yet, or that a C test cannot show:
  *
- *   elastic memory
- *     vllm#45648                                  one unmap and one access call for a run of mappings
  *   deferred release
  *     TensorRT-LLM#11641, xla#41652               the second of their two answers, "wait or defer"; the first is tested
  *     here cuda-python#2989                            close blocks on GPU work

@@ -36,13 +36,15 @@ static gvmm_resource *with_chunks(size_t chunk, uint64_t capacity)
     return resource_with(options);
 }
 
-/* Pieces of pinned memory that are alive, and that there are as many; a GPU does not tell. */
+/* Pieces of pinned memory that are alive, and that there are as many: one for each 256 MiB of a backup. A GPU does not
+ * tell. */
 static void ck_pinned(size_t pieces)
 {
     if (on_gpu) return;
     size_t counts[GVMM_SIM_KIND_COUNT];
     gvmm_sim_census(counts, NULL, NULL);
-    ck_assert_uint_eq(counts[GVMM_SIM_PINNED], pieces);
+    ck_assert_uint_eq(counts[GVMM_SIM_REGISTERED], pieces);
+    ck_assert_uint_eq(counts[GVMM_SIM_PINNED], 0);
 }
 
 static void ck_not_mapped(uint64_t at)
@@ -169,7 +171,7 @@ START_TEST(a_resource_of_many_chunks)
     ck_cu(cu->cuCtxSynchronize());
     ck_ok(gvmm_resource_evict(resource, 0, NULL));
     ck_assert_uint_eq(gvmm_buffer_evicted_bytes(buffer), 200 * G);
-    ck_pinned(1);
+    ck_pinned(2);
     ck_ok(gvmm_resource_restore(resource, 0));
     ck_assert_uint_eq(gvmm_buffer_generation(buffer), 200);
     for (size_t i = 0; i < 200; i++) ck_filled(address(buffer) + i * G, (unsigned char)(i + 1), 16);
@@ -380,7 +382,7 @@ START_TEST(the_handler_is_told_before_and_after)
 
     event_count = 0;
     gvmm_evict_options kept = keep(GVMM_CONTENTS_HOST);
-    fault_call("cuMemHostAlloc", 1, CUDA_ERROR_OUT_OF_MEMORY);
+    fault_call("cuMemHostRegister", 1, CUDA_ERROR_OUT_OF_MEMORY);
     ck_fails(gvmm_resource_evict(resource, GVMM_TAG_ANY, &kept), GVMM_E_NO_HOST_MEMORY);
     ck_names("pinned");
     ck_ok(gvmm_faults_set(NULL));
@@ -599,6 +601,42 @@ START_TEST(memory_made_ahead_is_given_up_for_a_restore)
     gvmm_buffer_release(a);
     gvmm_resource_release(resource);
     gvmm_drain();
+}
+END_TEST
+
+/* Also what another resource has ahead on that device; not what one has on another device. */
+START_TEST(memory_made_ahead_elsewhere_is_given_up_too)
+{
+    gvmm_options options = defaults();
+    options.chunk_size = G;
+    options.ahead_count = 2;
+    gvmm_resource *other = resource_with(options), *second = NULL;
+    if (device_count > 1) ck_ok(gvmm_resource_create(&second, 1, &options));
+    gvmm_buffer *a = create(plain, 2 * G), *b;
+    gvmm_drain();
+    ck_assert_uint_eq(stats_of(other).physical_bytes, 2 * G);
+    evict(a, GVMM_CONTENTS_HOST);
+    fault_call("cuMemCreate", 1, CUDA_ERROR_OUT_OF_MEMORY);
+    ck_ok(gvmm_buffer_restore(a));
+    ck_assert_uint_eq(stats_of(other).physical_bytes, 0);
+    if (second) ck_assert_uint_eq(stats_of(second).physical_bytes, 2 * G);
+
+    b = create(other, G); /* the other makes more ahead again, and gives it up for a buffer of `plain` */
+    gvmm_drain();
+    ck_assert_uint_eq(stats_of(other).physical_bytes, 3 * G);
+    fault_call("cuMemCreate", 1, CUDA_ERROR_OUT_OF_MEMORY);
+    gvmm_buffer_release(create(plain, G));
+    ck_assert_uint_eq(stats_of(other).physical_bytes, G);
+    fault_call("cuMemCreate", 1, CUDA_ERROR_OUT_OF_MEMORY);
+    gvmm_buffer *none;
+    ck_fails(gvmm_buffer_create(&none, plain, G, NULL), GVMM_E_NO_DEVICE_MEMORY); /* nothing is left to give up */
+    ck_ok(gvmm_faults_set(NULL));
+    gvmm_buffer_release(a);
+    gvmm_buffer_release(b);
+    gvmm_resource_release(other);
+    gvmm_resource_release(second);
+    gvmm_drain();
+    ck_no_warnings();
 }
 END_TEST
 
@@ -918,6 +956,7 @@ int main(void)
     TCase *failing = add_watched_case(suite, "what fails");
     tcase_add_loop_test(failing, a_restore_that_fails_half_way_can_be_tried_again, 0, 2);
     tcase_add_test(failing, memory_made_ahead_is_given_up_for_a_restore);
+    tcase_add_test(failing, memory_made_ahead_elsewhere_is_given_up_too);
     tcase_add_test(failing, a_warning_may_use_the_buffer);
     tcase_add_test(failing, ten_rotations_leave_no_pinned_memory);
     TCase *access = add_watched_case(suite, "who may touch the memory");

@@ -187,7 +187,7 @@ START_TEST(the_handler_renews_it)
     ck_reduces();
     ck_assert_str_eq(told, "eErR");
 
-    fault_call("cuMemHostAlloc", 1, CUDA_ERROR_OUT_OF_MEMORY); /* no room for the contents */
+    fault_call("cuMemHostRegister", 1, CUDA_ERROR_OUT_OF_MEMORY); /* no room for the contents */
     gvmm_result r = gvmm_buffer_evict(buffers[0], NULL);
     ck_ok(gvmm_faults_set(NULL));
     ck_fails(r, GVMM_E_NO_HOST_MEMORY);

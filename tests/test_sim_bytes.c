@@ -66,6 +66,39 @@ START_TEST(simulated_kernels_are_held_to_the_access)
 }
 END_TEST
 
+START_TEST(host_memory_is_registered_whole_or_not_at_all_for_a_copy)
+{
+    enum { PAGE = 4096 };
+    static _Alignas(PAGE) unsigned char pages[6 * PAGE];
+    block b = block_make(G);
+    ck_cu(cu->cuMemHostRegister(pages + PAGE, 2 * PAGE, 0));
+    ck_cu(cu->cuMemHostRegister(pages + 3 * PAGE, 2 * PAGE, 0));
+    static const struct {
+        size_t from, size;
+        CUresult result;
+    } copies[] = {
+        {0, PAGE, CUDA_SUCCESS},
+        {PAGE, 2 * PAGE, CUDA_SUCCESS},
+        {PAGE + 100, PAGE, CUDA_SUCCESS},
+        {3 * PAGE, 2 * PAGE, CUDA_SUCCESS},
+        {5 * PAGE, PAGE, CUDA_SUCCESS},
+        {PAGE - 1, 2, CUDA_ERROR_INVALID_VALUE},
+        {0, 6 * PAGE, CUDA_ERROR_INVALID_VALUE},
+        {2 * PAGE, 2 * PAGE, CUDA_ERROR_INVALID_VALUE},
+        {5 * PAGE - 1, 2, CUDA_ERROR_INVALID_VALUE},
+    };
+    for (size_t i = 0; i < sizeof copies / sizeof *copies; i++) {
+        ck_cu_fails(cu->cuMemcpyHtoDAsync(b.address, pages + copies[i].from, copies[i].size, NULL), copies[i].result);
+        ck_cu_fails(cu->cuMemcpyDtoHAsync(pages + copies[i].from, b.address, copies[i].size, NULL), copies[i].result);
+    }
+    ck_cu(cu->cuCtxSynchronize());
+    ck_cu(cu->cuMemHostUnregister(pages + PAGE));
+    ck_cu(cu->cuMemHostUnregister(pages + 3 * PAGE));
+    ck_cu(cu->cuMemcpyDtoH(pages, b.address, sizeof pages));
+    block_end(&b);
+}
+END_TEST
+
 START_TEST(the_cpu_reaches_host_memory_that_was_opened_to_it)
 {
     CUdeviceptr address;
@@ -255,6 +288,7 @@ int main(int argc, char **argv)
     TCase *bytes = add_machine_case(suite, "bytes");
     tcase_add_test(bytes, a_host_function_stands_in_for_a_kernel);
     tcase_add_test(bytes, simulated_kernels_are_held_to_the_access);
+    tcase_add_test(bytes, host_memory_is_registered_whole_or_not_at_all_for_a_copy);
     tcase_add_test(bytes, the_cpu_reaches_host_memory_that_was_opened_to_it);
     tcase_add_test(bytes, the_cpu_crashes_on_device_memory);
     TCase *cost = add_machine_case(suite, "time and size");

@@ -6,11 +6,13 @@
 set -eu
 
 # Left uses right; those joined by commas may use one another. A new file of src/ takes its place here.
-order="graph,compose,evict buffer grow resource stock,retire,reuse worker ranks options probe range mapping memory reservation,backup,placement stream device stats driver,faults,trace host error"
+order="graph,compose,evict contents buffer grow resource stock,retire,reuse worker ranks options probe range residence mapping memory reservation,backup,placement stream device stats driver,faults,trace host error"
 
 # Constant tables of names, which whoever writes a message may use; and how the simulator reports through gvmm_last_error.
 names='^gvmm_(driver_call|driver_status|result)_(name|text)$'
 sim_reports='^gvmm__fail$'
+# What a resource hands down to its kept memory, to be called back.
+called_back='^gvmm__buffer_drop$'
 
 cd "$(dirname "$0")/.."
 nm=${NM:-nm}
@@ -60,7 +62,7 @@ if [ $# -gt 0 ]; then
             $1 == "U" || $1 == "w" { print part, file, "uses", $2; next }
             $2 ~ /^[TDBRVWC]$/ { print part, file, "has", $3 }'
     done >"$work/symbols"
-    awk -v order="$order" -v names="$names" -v sim_reports="$sim_reports" '
+    awk -v order="$order" -v names="$names" -v sim_reports="$sim_reports" -v called_back="$called_back" '
         BEGIN {
             count = split(order, groups, " ")
             for (i = 1; i <= count; i++) {
@@ -77,7 +79,7 @@ if [ $# -gt 0 ]; then
         END {
             for (i = 1; i <= uses; i++) {
                 split(use[i], u, " ")
-                if (!(u[3] in home) || u[3] ~ names) continue
+                if (!(u[3] in home) || u[3] ~ names || u[3] ~ called_back) continue
                 split(home[u[3]], h, " ")
                 if (u[1] == "src" && h[1] == "src" && place[h[2]] < place[u[2]])
                     print "src/" u[2] ".c uses " u[3] " of src/" h[2] ".c, which is to its left"

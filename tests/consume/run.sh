@@ -24,6 +24,13 @@ pkgconfig() { # source
     "$CC" -std=c11 -Wall -Wextra -Werror "$1" -o static $(pkg-config --cflags gvmm) "$libdir/libgvmm.a" \
         $(pkg-config --static --libs-only-other --libs-only-l gvmm | sed 's/-lgvmm//')
     ./static
+    # Static altogether, where there is such a libc; the linker says that dlopen needs a shared one all the same.
+    echo 'int main(void) { return 0; }' >probe.c
+    if "$CC" -static probe.c -o probe 2>/dev/null; then
+        # shellcheck disable=SC2046
+        "$CC" -std=c11 -Wall -Wextra -Werror -static "$1" -o all_static $(pkg-config --static --cflags --libs gvmm)
+        ./all_static
+    fi
 }
 
 case $way in

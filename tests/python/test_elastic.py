@@ -465,7 +465,7 @@ def test_a_restore_that_fails_is_tried_again(resource, G):
     write(buffer.handle, data)
     told = []
     resource.on_residency = lambda event: told.append(event.what)
-    with gvmm.sim.faults("cuMemHostAlloc:1+"), pytest.raises(gvmm.CUDAMemoryError):
+    with gvmm.sim.faults("cuMemHostRegister:1+"), pytest.raises(gvmm.CUDAMemoryError):
         buffer.evict()
     assert buffer.evicted_bytes == 0
     buffer.evict()
