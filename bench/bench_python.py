@@ -71,11 +71,26 @@ def create_close(resource: gvmm.VirtualMemoryResource, size: int, rounds: int) -
         resource.allocate(size)
 
     def c(rounds: int) -> float:
-        return _gvmm._time_create(resource, size, rounds)
+        return _gvmm._time_create(resource, size, rounds, True)
 
     with_close, by_drop, in_c = interleave([loop(python), loop(dropped), c], rounds, 60)
     report("create_close", size, 3.0, with_close, in_c, add=True)
     report("create_drop", size, 3.0, by_drop, in_c, add=True)
+
+
+def create_reused(size: int) -> None:
+    """Made of kept memory and dropped, on the stream that had it before."""
+    resource = gvmm.VirtualMemoryResource(0, {"reuse_limit": 4 * size})
+
+    def python() -> None:
+        resource.allocate(size)
+
+    def c(rounds: int) -> float:
+        return _gvmm._time_create(resource, size, rounds, False)
+
+    ours, in_c = interleave([loop(python), c], 2000, 60)
+    assert gvmm.stats(resource).reused + 1 == gvmm.stats(resource).allocations
+    report("create_reused", size, 3.0, ours, in_c, add=True)
 
 
 def full_alias(resource: gvmm.VirtualMemoryResource) -> None:
@@ -110,11 +125,12 @@ def attributes(resource: gvmm.VirtualMemoryResource) -> None:
 
 
 def main() -> None:
-    resource = gvmm.VirtualMemoryResource(0)
+    resource = gvmm.VirtualMemoryResource(0, {"release_mode": "sync"})  # a drop is to end as a close does
     print(f"us: {MACHINE['origin']:22}        median         C   counted", file=sys.stderr)
     create_close(resource, 0, 500)
     create_close(resource, 2 << 20, 50)
     create_close(resource, 64 << 20, 20)
+    create_reused(64 << 20)
     full_alias(resource)
     attributes(resource)
 

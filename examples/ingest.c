@@ -117,6 +117,7 @@ static bool ingest(int fd, outcome *o)
     free(piece);
     gvmm_buffer_release(buffer);
     gvmm_resource_release(resource);
+    gvmm_drain(); /* releases are deferred; what is left is asked next */
     return written == read_back;
 }
 

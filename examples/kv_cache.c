@@ -14,7 +14,7 @@ typedef struct sequence {
 static gvmm_resource *resource;
 
 /* The cache is replaced by a longer or shorter view of itself: no byte is copied, and what is not shown any more goes
- * back. */
+ * back. It is closed, which waits, and not only released: the addresses behind are then free for the next grow. */
 static void resize(sequence *s, size_t tokens)
 {
     gvmm_buffer *other;
@@ -22,6 +22,7 @@ static void resize(sequence *s, size_t tokens)
     if (bytes > gvmm_buffer_size(s->cache)) must(gvmm_buffer_grow(&other, s->cache, bytes, NULL), "grow");
     else must(gvmm_buffer_shrink(&other, s->cache, bytes), "shrink");
     expect(gvmm_buffer_address(other) == gvmm_buffer_address(s->cache), "the cache stays where it is");
+    must(gvmm_buffer_close(s->cache, NULL), "close");
     gvmm_buffer_release(s->cache);
     s->cache = other;
 }

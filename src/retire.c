@@ -186,12 +186,14 @@ static bool is_empty(void)
  * to come. */
 static worker_need poll_lanes(void)
 {
-    CUstreamCaptureMode old;
+    CUstreamCaptureMode old = CU_STREAM_CAPTURE_MODE_RELAXED;
     uint64_t gone = 0;
     if (is_empty()) return WORKER_IDLE;
-    if (gvmm__relaxed_enter(&old)) return WORKER_SOON;
+    CUresult status = DRIVER_QUIET(cuThreadExchangeStreamCaptureMode, &old);
+    bool over = status == CUDA_ERROR_DEINITIALIZED; /* no captures to harm, and who drains is not to wait for ever */
+    if (status != CUDA_SUCCESS && !over) return WORKER_SOON;
     for (size_t i = 0; i < LANES; i++) gone += clear_lane(&lanes[i]);
-    gvmm__relaxed_leave(old);
+    if (!over) gvmm__relaxed_leave(old);
     pthread_mutex_lock(&lock);
     marked -= gone; /* what has gone was marked */
     pthread_mutex_unlock(&lock);

@@ -194,6 +194,22 @@ START_TEST(what_cannot_be_deferred_is_waited_for)
 }
 END_TEST
 
+/* The driver ends before the process does; whoever drains then, in an atexit function perhaps, must get back. */
+START_TEST(a_driver_that_has_shut_down_ends_the_waiting)
+{
+    gvmm_buffer *buffer = on_stream(stream);
+    uint64_t address = gvmm_buffer_address(buffer);
+    gate *g = gate_on(stream);
+    gvmm_buffer_release(buffer);
+    ck_ok(gvmm_faults_set(&(gvmm_fault){1, true, "cuThreadExchangeStreamCaptureMode", CUDA_ERROR_DEINITIALIZED}));
+    gate_end(g);
+    gvmm_drain();
+    ck_ok(gvmm_faults_set(NULL));
+    ck_released(address, G);
+    ck_no_warnings();
+}
+END_TEST
+
 /* Device memory that waits to be given back is waited for before an allocation says that there is none. */
 START_TEST(an_allocation_that_finds_no_memory_drains)
 {
@@ -354,6 +370,7 @@ int main(void)
     tcase_add_test(tests, released_while_its_stream_captures);
     tcase_add_test(tests, default_stream_while_a_blocking_stream_captures);
     tcase_add_test(tests, what_cannot_be_deferred_is_waited_for);
+    tcase_add_test(tests, a_driver_that_has_shut_down_ends_the_waiting);
     tcase_add_test(tests, an_allocation_that_finds_no_memory_drains);
     tcase_add_test(tests, a_restore_that_finds_no_memory_drains);
     tcase_add_test(tests, a_warning_handler_may_drain);

@@ -398,7 +398,12 @@ static bool step_close(scene *s)
     gvmm_result r = gvmm_buffer_close(buffer, NULL);
     gvmm_buffer_release(buffer);
     DO(r);
+    DO(gvmm_buffer_create(&buffer, s->resource, s->chunk, NULL));
+    r = gvmm_buffer_close_deferred(buffer, NULL);
+    gvmm_buffer_release(buffer);
+    DO(r);
     replace(s, NULL);
+    gvmm_drain();
     gvmm_get_stats(s->resource, &stats);
     HOLDS(!stats.physical_bytes && !stats.mapped_bytes && !stats.reserved_bytes && !stats.buffers);
     return true;
@@ -430,6 +435,7 @@ static bool prepare(scene *s)
     gvmm_resource_release(plain);
     options.capacity = CHUNKS * s->chunk;
     options.chunk_size = s->chunk;
+    options.release_mode = GVMM_RELEASE_SYNC; /* figures are looked at right after releases */
     s->bytes = malloc(s->chunk);
     s->wanted = malloc(s->chunk);
     HOLDS(s->bytes && s->wanted);

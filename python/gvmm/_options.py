@@ -48,8 +48,8 @@ class VirtualMemoryResourceOptions:
     numa_node
         Node for ``"host_numa"``.
     release_mode
-        What the end of a buffer that was not closed does: ``"sync"`` waits as close() does; ``"deferred"`` never waits and never warns of
-        captures, and the memory goes back when the stream's work is done. Of a resource; in a chunk's options without effect.
+        What the end of a buffer that was not closed does: ``"deferred"`` never waits and never warns of captures, and the memory goes
+        back when the stream's work is done; ``"sync"`` waits as close() does. Of a resource; in a chunk's options without effect.
     capacity
         Bytes of addresses to reserve for a new buffer, so that it grows in place; ``"all"``: as many as the location has memory.
         ``buffer.capacity`` says what was got.
@@ -64,8 +64,22 @@ class VirtualMemoryResourceOptions:
     optional
         What may be left out where it cannot be had, in place of an error: ``"rdma"``, ``"fabric"`` (then ``"posix_fd"``), ``"handle"`` (any
         handle_type; then None), ``"peers"`` (without those out of reach). The resource's ``config`` tells what was got.
+    reuse_limit
+        Bytes of ended buffers to keep for allocate(); 0: none. What is kept is the memory of a buffer that ended without waiting (with
+        ``close(wait=False)``, or without a close under ``release_mode="deferred"``) and that nobody else shows. An allocation of the same
+        size gets it again, without calling the driver for memory: on the same stream at once, on another after making that wait. **It has
+        the bytes that were left in it.** It goes, the oldest first, when the limit is reached; all of it when memory is short, with the
+        resource, or by trim().
+    streams_outlive
+        **A promise of yours, which nothing checks: no stream that a buffer of this resource has recorded is destroyed before the resource
+        itself is gone.** It saves an event for each buffer that is kept. The resource keeps no stream objects alive: a stream that Python
+        collects, or that a ``with`` block or ``close()`` ends, breaks the promise, and kept memory that was used on it then crashes the
+        driver, or is handed to a new stream of the same handle while work still writes to it. Keep such streams in a module or an
+        object that outlives the resource, or leave this False.
+    zero_reused
+        Buffers made of kept memory are zero, too. Device memory only.
 
-    The last six can be given by name only. Raises ValueError for a value that is not allowed, NotImplementedError for
+    From ``capacity`` on they can be given by name only. Raises ValueError for a value that is not allowed, NotImplementedError for
     ``handle_type="win32"``.
 
     >>> VirtualMemoryResourceOptions(self_access="r", peers=(1,)).peers
@@ -85,13 +99,16 @@ class VirtualMemoryResourceOptions:
     self_access: str | None = "rw"
     peer_access: str | None = "rw"
     numa_node: int = 0
-    release_mode: str = "sync"
+    release_mode: str = "deferred"
     capacity: int | str = field(default=0, kw_only=True)
     chunk_size: int = field(default=0, kw_only=True)
     stripe: Iterable[int] = field(default=(), kw_only=True)
     ahead_count: int = field(default=0, kw_only=True)
     tag: int = field(default=0, kw_only=True)
     optional: Iterable[str] = field(default=(), kw_only=True)
+    reuse_limit: int = field(default=0, kw_only=True)
+    streams_outlive: bool = field(default=False, kw_only=True)
+    zero_reused: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         for name in _VALUES:
@@ -102,7 +119,7 @@ class VirtualMemoryResourceOptions:
             raise ValueError(f"optional must be of {', '.join(map(repr, _OPTIONAL))}, not {bad[0]!r}")
         if self.handle_type == "win32" and "handle" not in optional:
             raise NotImplementedError("handle_type 'win32' needs security attributes, which gvmm does not take")
-        for name in ("addr_hint", "addr_align", "chunk_size", "ahead_count"):
+        for name in ("addr_hint", "addr_align", "chunk_size", "ahead_count", "reuse_limit"):
             _address(name, getattr(self, name))
         _capacity(self.capacity)
         if not -(1 << 31) < operator.index(self.tag) < 1 << 31:
@@ -188,6 +205,9 @@ def pack(config: Any, of: VirtualMemoryResourceOptions | None = None) -> tuple[V
         _address("ahead_count", options.ahead_count),
         operator.index(options.tag),
         sum(_OPTIONAL[name] for name in set(options.optional)),
+        _address("reuse_limit", options.reuse_limit),
+        bool(options.streams_outlive),
+        bool(options.zero_reused),
     )
 
 

@@ -32,6 +32,10 @@ class Stats(NamedTuple):
     """Of the process only; 0 for a resource."""
     releases_waiting: int
     """Given up and not yet back at the driver; of the process only."""
+    reused: int
+    """Of the allocations, those that needed no memory, as kept memory was there."""
+    kept_bytes: int
+    """Kept for reuse now; also counted in physical_bytes."""
 
 
 def stats(resource: _gvmm.VirtualMemoryResource | None = None) -> Stats:

@@ -408,8 +408,8 @@ static PyMethodDef methods[] = {
      "Waits for the stream's work, then gives up the buffer's share of its memory. Closing again does nothing. What other\n"
      "buffers, graphs or exports still hold stays where it is.\n\n"
      "stream\n    Waited for and recorded in place of the recorded one.\n"
-     "wait\n    False: returns at once, and the memory goes back when the work that is queued now is done; drain() waits for that. While\n"
-     "    the stream captures, the graph holds the memory. A wrapped mapping goes to its resource at once all the same.\n\n"
+     "wait\n    False: returns at once, and the memory goes back when the work that is queued now is done (drain() waits for that), or is\n"
+     "    kept for reuse. While the stream captures, the graph holds the memory. A wrapped mapping goes to its resource at once all the same.\n\n"
      "Raises RuntimeError while the stream is capturing, if it is to be waited for: the buffer stays open. Anything that goes wrong\n"
      "later is a CUDAWarning.\n\n"
      ">>> buffer.close(stream)"},

@@ -250,7 +250,8 @@ extern PyMethodDef simulate_methods[];
 
 /* ---- timing.c: the C side of bench/bench_python.py ---- */
 
-PyObject *time_create(PyObject *module, PyObject *args); /* (resource, size, rounds) -> us for one creation and close */
-PyObject *time_alias(PyObject *module, PyObject *args);  /* (buffer, rounds) -> us for one full alias */
+/* (resource, size, rounds, close) -> us for one creation and release, with a close in between if asked for */
+PyObject *time_create(PyObject *module, PyObject *args);
+PyObject *time_alias(PyObject *module, PyObject *args); /* (buffer, rounds) -> us for one full alias */
 
 #endif

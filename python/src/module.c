@@ -44,7 +44,9 @@ bool is_exiting(module_state *state)
     X(grows_moved) \
     X(aliases) \
     X(driver_calls) \
-    X(releases_waiting)
+    X(releases_waiting) \
+    X(reused) \
+    X(kept_bytes)
 /* clang-format on */
 
 /* _stats(resource or None) -> dict */
@@ -81,8 +83,8 @@ static PyObject *drain(PyObject *module, PyObject *unused)
 static PyMethodDef functions[] = {
     {"_stats", get_stats, METH_O, NULL},
     {"drain", drain, METH_NOARGS,
-     "drain()\n--\n\nWaits until everything that was given up has gone back to the driver: what was closed with wait=False or released\n"
-     "deferred, and what graphs that are gone had retained. Memory that buffers, graphs or a capture still hold is not waited for.\n\n"
+     "drain()\n--\n\nWaits until everything that was given up has gone back to the driver: what was closed with wait=False or ended\n"
+     "without a close, and what graphs that are gone had retained. Memory that buffers, graphs or a capture still hold is not waited for.\n\n"
      ">>> buffer.close(wait=False); gvmm.drain()"},
     {"_probe", probe, METH_O, NULL},
     {"_probe_common", probe_common, METH_O, NULL},

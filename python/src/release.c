@@ -197,6 +197,19 @@ static gvmm_result keep_for_exports(buffer_object *self)
     return GVMM_OK;
 }
 
+/* For exports that have gone since a close was refused. It ends as the buffer does: a close that waits leaves nothing
+ * to go later. */
+static void close_unneeded_alias(buffer_object *self, gvmm_stream stream, bool wait)
+{
+    buffer_lock(self);
+    gvmm_buffer *kept = self->kept;
+    self->kept = NULL;
+    buffer_unlock(self);
+    use_stream(kept, stream);
+    if (kept) (void)(wait ? gvmm_buffer_close(kept, NULL) : gvmm_buffer_close_deferred(kept, NULL));
+    gvmm_buffer_release(kept);
+}
+
 /* Takes `used` over, as does close_wrapped. */
 static PyObject *close_own(buffer_object *self, stream_ref *used, bool wait)
 {
@@ -210,6 +223,7 @@ static PyObject *close_own(buffer_object *self, stream_ref *used, bool wait)
         use_stream(self->buffer, used->stream);
         r = wait ? gvmm_buffer_close(self->buffer, NULL) : gvmm_buffer_close_deferred(self->buffer, NULL);
     }
+    if (!r && !exported) close_unneeded_alias(self, used->stream, wait);
     call_end(&c, self->state);
     if (!r) return closed(self, used);
     self->deferred = false;

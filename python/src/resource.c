@@ -34,14 +34,14 @@ static void free_lists(gvmm_options *options)
 /* The numbers in the order of gvmm._options.pack. False: an exception is set, and `out` has no lists. */
 static bool take_numbers(PyObject *numbers, gvmm_options *out)
 {
-    int allocation, location, handle, granularity, rdma, self_access, peer_access, release;
-    unsigned long long hint, align, capacity, chunk_size, ahead_count;
+    int allocation, location, handle, granularity, rdma, self_access, peer_access, release, outlive, zero;
+    unsigned long long hint, align, capacity, chunk_size, ahead_count, reuse_limit;
     PyObject *peers, *stripe;
     *out = (gvmm_options)GVMM_OPTIONS_INIT;
-    if (!PyArg_ParseTuple(numbers, "iiiiipKKiiiO!KKO!KiI", &allocation, &location, &out->numa_node, &handle,
+    if (!PyArg_ParseTuple(numbers, "iiiiipKKiiiO!KKO!KiIKpp", &allocation, &location, &out->numa_node, &handle,
                           &granularity, &rdma, &hint, &align, &self_access, &peer_access, &release, &PyTuple_Type,
                           &peers, &capacity, &chunk_size, &PyTuple_Type, &stripe, &ahead_count, &out->tag,
-                          &out->optional))
+                          &out->optional, &reuse_limit, &outlive, &zero))
         return false;
     if (!take_ordinals(peers, &out->peers, &out->peer_count)) return false;
     if (!take_ordinals(stripe, &out->stripe, &out->stripe_count)) {
@@ -61,6 +61,9 @@ static bool take_numbers(PyObject *numbers, gvmm_options *out)
     out->capacity = capacity;
     out->chunk_size = (size_t)chunk_size;
     out->ahead_count = (size_t)ahead_count;
+    out->reuse_limit = reuse_limit;
+    out->streams_outlive = outlive;
+    out->zero_reused = zero;
     return true;
 }
 
@@ -267,13 +270,14 @@ static PyObject *resource_allocate(PyObject *op, PyObject *const *args, Py_ssize
     bool ahead = given[2] && given[2] != Py_None;
     if (!take_size(given[0], &size) || !fits(self, size) || (ahead && !take_size(given[2], &capacity))) return NULL;
     if (!take_stream(given[1], true, &recorded)) return NULL;
+    gvmm_stream on = recorded.stream; /* kept memory tells a thread's own default stream from the legacy one */
     stream_ref_record(&recorded, self->on_device);
 
     gvmm_buffer *buffer = NULL;
     call c;
     call_begin(&c);
-    gvmm_result r = ahead ? gvmm_buffer_create_with_capacity(&buffer, self->resource, size, capacity, recorded.stream)
-                          : gvmm_buffer_create(&buffer, self->resource, size, recorded.stream);
+    gvmm_result r = ahead ? gvmm_buffer_create_with_capacity(&buffer, self->resource, size, capacity, on)
+                          : gvmm_buffer_create(&buffer, self->resource, size, on);
     call_end(&c, self->state);
     if (!r) return buffer_wrap(self, buffer, &recorded);
     raise_result(self->state, r);
@@ -347,6 +351,21 @@ static PyObject *resource_deallocate(PyObject *op, PyObject *const *args, Py_ssi
     return r ? NULL : Py_NewRef(Py_None);
 }
 
+static PyObject *resource_trim(PyObject *op, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
+{
+    static const signature s = {"trim", {"keep"}, 1, 0};
+    resource_object *self = (resource_object *)op;
+    PyObject *given[1];
+    size_t keep = 0;
+    if (!take_arguments(&s, args, nargs, names, given) || !resource_ready(self)) return NULL;
+    if (given[0] && !take_size(given[0], &keep)) return NULL;
+    call c;
+    call_begin(&c);
+    size_t bytes = gvmm_resource_trim(self->resource, keep);
+    call_end(&c, self->state);
+    return PyLong_FromSize_t(bytes);
+}
+
 /* ---- attributes ---- */
 
 static PyObject *get_device_id(PyObject *op, void *unused)
@@ -412,10 +431,11 @@ static PyMemberDef members[] = {
 static PyMethodDef methods[] = {
     {"allocate", FAST(resource_allocate),
      "allocate($self, /, size, *, stream=None, capacity=None)\n--\n\n"
-     "Makes a buffer of `size` bytes, rounded up to the granularity (2 MiB on today's devices). Its bytes are zero. Size 0 gives\n"
-     "an empty buffer and calls no driver.\n\n"
+     "Makes a buffer of `size` bytes, rounded up to the granularity (2 MiB on today's devices). Its bytes are zero, unless it is\n"
+     "made of kept memory (reuse_limit, without zero_reused). Size 0 gives an empty buffer and calls no driver.\n\n"
      "stream\n    Whose work is waited for before the memory is given up: anything with __cuda_stream__, or an int. None: the\n"
-     "    device's legacy default stream; for host locations none.\n"
+     "    device's legacy default stream; for host locations none. With a reuse_limit also the stream whose work may use the\n"
+     "    buffer first; it must not begin to capture in another thread during the call.\n"
      "capacity\n    Bytes of addresses to reserve, so that it grows in place. None: the resource's. What the driver refuses is halved\n"
      "    until it agrees: buffer.capacity says what was got.\n\n"
      "Raises OverflowError, TypeError for the size, RuntimeError for a closed stream, CUDAMemoryError or another CUDAError. Needs\n"
@@ -430,6 +450,12 @@ static PyMethodDef methods[] = {
      "Raises TypeError for a buffer that is not this resource's, RuntimeError for a closed one, ValueError for the config,\n"
      "OverflowError, CUDAError. After a failure `buffer` is as it was. Waits for nothing, and may be called while capturing.\n\n"
      ">>> large = resource.modify_allocation(small, 64 << 20)"},
+    {"trim", FAST(resource_trim),
+     "trim($self, /, keep=0)\n--\n\n"
+     "Gives back memory that is kept for reuse, the oldest first, until no more than `keep` bytes are kept. It goes when the work\n"
+     "before it is done; drain() waits for that. Returns the bytes given up. Harms no capture.\n\n"
+     "Raises TypeError and OverflowError for the number.\n\n"
+     ">>> resource.trim(); gvmm.drain()"},
     {"compose", FAST(resource_compose),
      "compose($self, /, pieces, *, stream=None)\n--\n\n"
      "Makes a buffer, at an address of its own, that shows pieces of others one behind the other. Nothing is copied; the pieces'\n"

@@ -29,6 +29,7 @@ static PyObject *simulate(PyObject *module, PyObject *args)
     config.latency = latency;
     call c;
     call_begin(&c);
+    gvmm_drain(); /* what is on its way back holds its resource */
     gvmm_result r = gvmm_driver_install(faulty); /* as it is; but refuses while a resource is alive */
     if (!r) r = gvmm_sim_reset(&config);
     if (!r) r = gvmm_faults_set(NULL);
@@ -46,6 +47,7 @@ static gvmm_result faults_ready(void)
     const char *environment = getenv("GVMM_FAULTS");
     gvmm_result r = gvmm_driver_get(&driver);
     if (r || driver == faulty || (!faulty && environment && *environment)) return r;
+    gvmm_drain(); /* what is on its way back holds its resource */
     below = *driver;
     const gvmm_driver *over = gvmm_faults_over(&below);
     r = gvmm_driver_install(over); /* refuses while a resource is alive */
@@ -59,7 +61,10 @@ static PyObject *faults_set(PyObject *module, PyObject *plan)
     if (plan == Py_None) return done(module, gvmm_faults_set(NULL));
     const char *text = PyUnicode_AsUTF8AndSize(plan, NULL);
     if (!text) return NULL;
+    call c;
+    call_begin(&c);
     gvmm_result r = faults_ready();
+    call_end(&c, PyModule_GetState(module));
     return done(module, r ? r : gvmm_faults_set_text(text));
 }
 

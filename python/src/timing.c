@@ -11,12 +11,12 @@ static double now(void)
     return (double)t.tv_sec * 1e6 + (double)t.tv_nsec / 1e3;
 }
 
-static gvmm_result create_and_close(gvmm_resource *resource, size_t size)
+static gvmm_result create_and_end(gvmm_resource *resource, size_t size, bool close)
 {
     gvmm_buffer *buffer;
     gvmm_result r = gvmm_buffer_create(&buffer, resource, size, NULL);
     if (r) return r;
-    r = gvmm_buffer_close(buffer, NULL);
+    if (close) r = gvmm_buffer_close(buffer, NULL);
     gvmm_buffer_release(buffer);
     return r;
 }
@@ -25,12 +25,13 @@ PyObject *time_create(PyObject *module, PyObject *args)
 {
     PyObject *resource;
     Py_ssize_t size, rounds;
+    int close;
     module_state *state = PyModule_GetState(module);
-    if (!PyArg_ParseTuple(args, "O!nn", state->resource_type, &resource, &size, &rounds)) return NULL;
+    if (!PyArg_ParseTuple(args, "O!nnp", state->resource_type, &resource, &size, &rounds, &close)) return NULL;
     gvmm_result r = GVMM_OK;
     double start = now();
     for (Py_ssize_t i = 0; i < rounds && !r; i++)
-        r = create_and_close(((resource_object *)resource)->resource, (size_t)size);
+        r = create_and_end(((resource_object *)resource)->resource, (size_t)size, close);
     return r ? raise_result(state, r) : PyFloat_FromDouble((now() - start) / (double)rounds);
 }
 

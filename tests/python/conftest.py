@@ -90,6 +90,12 @@ def resource() -> gvmm.VirtualMemoryResource:
 
 
 @pytest.fixture
+def waiting() -> gvmm.VirtualMemoryResource:
+    """One whose buffers wait for their stream also when they end without a close."""
+    return gvmm.VirtualMemoryResource(0, {"release_mode": "sync"})
+
+
+@pytest.fixture
 def G(resource: gvmm.VirtualMemoryResource) -> int:
     """The granularity."""
     return resource.granularity

@@ -359,12 +359,26 @@ def test_16_close_waits_for_the_given_stream(resource, stream, new_stream, G):
     assert_waits(lambda: buffer.close(busy), busy, buffer.handle)
     by_default = resource.allocate(G)
     assert_waits(by_default.close, 1, by_default.handle)
-    collected = resource.allocate(G, stream=busy)
+
+
+def test_16_the_end_of_a_buffer_waits_if_asked_to(waiting, stream, G):
+    collected = waiting.allocate(G, stream=stream)
     address = collected.handle
     holder = [collected]
     del collected
-    assert_waits(holder.clear, busy, address)
+    assert_waits(holder.clear, stream, address)
     assert is_released(address, G)
+
+
+def test_16_the_end_of_a_buffer_does_not_wait(resource, stream, G):
+    collected = resource.allocate(G, stream=stream)
+    address = collected.handle
+    holder = [collected]
+    del collected
+    with gate(stream):
+        holder.clear()
+        assert is_mapped(address)
+    wait_until_gone(address, G)
 
 
 def test_17_a_wrapped_pointer_is_deallocated(resource, stream, G):
@@ -444,8 +458,8 @@ def test_21_close_during_a_capture_of_another_thread(resource, stream, new_strea
         thread.join()
 
 
-def test_22_destruction_while_the_recorded_stream_captures(resource, stream, G):
-    buffer = resource.allocate(G, stream=stream)
+def test_22_destruction_while_the_recorded_stream_captures(waiting, stream, G):
+    buffer = waiting.allocate(G, stream=stream)
     address = buffer.handle
     with capturing(stream):
         with pytest.warns(CUDAWarning, match="capturing") as caught:
@@ -454,8 +468,18 @@ def test_22_destruction_while_the_recorded_stream_captures(resource, stream, G):
         assert is_released(address, G)
 
 
-def test_23_the_default_stream_while_a_blocking_stream_captures(resource, blocking_stream, G):
-    closed, dropped = resource.allocate(G), resource.allocate(G)
+def test_22_a_deferred_destruction_leaves_it_to_the_capture(resource, stream, G):
+    buffer = resource.allocate(G, stream=stream)
+    address = buffer.handle
+    with capturing(stream):
+        del buffer  # a warning would fail the test
+        gvmm.drain()
+        assert is_mapped(address)
+    wait_until_gone(address, G)
+
+
+def test_23_the_default_stream_while_a_blocking_stream_captures(waiting, blocking_stream, G):
+    closed, dropped = waiting.allocate(G), waiting.allocate(G)
     first, second = closed.handle, dropped.handle
     with capturing(blocking_stream):
         with pytest.warns(CUDAWarning, match="legacy stream.*capturing") as caught:
@@ -464,6 +488,19 @@ def test_23_the_default_stream_while_a_blocking_stream_captures(resource, blocki
         with pytest.warns(CUDAWarning, match="legacy stream.*capturing") as caught:
             del dropped
         assert len(caught) == 1 and is_released(second, G)
+
+
+def test_23_a_deferred_release_is_held_until_the_capture_is_over(resource, blocking_stream, G):
+    closed, dropped = resource.allocate(G), resource.allocate(G)
+    first, second = closed.handle, dropped.handle
+    with capturing(blocking_stream):
+        with pytest.warns(CUDAWarning, match="legacy stream.*capturing") as caught:
+            closed.close()  # as ever
+        assert len(caught) == 1 and is_released(first, G)
+        del dropped
+        gvmm.drain()
+        assert is_mapped(second)
+    wait_until_gone(second, G)
 
 
 def test_24_nothing_is_left_at_any_address(G):

@@ -1,4 +1,4 @@
-"""release_mode="deferred": the end of a buffer neither waits nor warns, and nothing is unmapped early."""
+"""release_mode="deferred", the default: the end of a buffer neither waits nor warns, and nothing is unmapped early."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from support import assert_waits, begin_capture, capturing, end_capture, gate, i
 import gvmm
 
 
-@pytest.fixture
-def deferred() -> gvmm.VirtualMemoryResource:
-    return gvmm.VirtualMemoryResource(0, {"release_mode": "deferred"})
+@pytest.fixture(params=[None, {"release_mode": "deferred"}], ids=["default", "asked for"])
+def deferred(request) -> gvmm.VirtualMemoryResource:
+    return gvmm.VirtualMemoryResource(0, request.param)
 
 
 def test_collecting_does_not_wait(deferred, stream, G):

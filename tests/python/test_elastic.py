@@ -177,6 +177,7 @@ def test_shrink(G):
     assert large.shrink(99 * G) == large
     assert large.shrink(0).handle == 0
     large.close()
+    gvmm.drain()
     assert is_mapped(address + G) and not is_mapped(address + 2 * G)
 
 
@@ -446,6 +447,7 @@ def test_what_others_were_shown(resource, G):
     consumer.let_go()
     del buffer
     gc.collect()
+    gvmm.drain()
     assert is_released(address, G)
 
 

@@ -7,7 +7,7 @@ import gc
 import weakref
 
 import pytest
-from support import ON_GPU, assert_waits, capturing, is_mapped, is_released, map_by_hand, read, write
+from support import ON_GPU, assert_waits, capturing, gate, is_mapped, is_released, map_by_hand, read, write
 
 import gvmm
 from gvmm import Buffer, VirtualMemoryResource
@@ -208,6 +208,7 @@ def test_memory_outlives_close_until_the_consumer_lets_go(resource, G):
     first.let_go()
     assert is_mapped(address)
     second.let_go()
+    gvmm.drain()
     assert is_released(address, G)
 
 
@@ -219,6 +220,7 @@ def test_memory_outlives_the_object(resource, G):
     gc.collect()
     assert is_mapped(address)
     consumer.let_go()
+    gvmm.drain()
     assert is_released(address, G)
 
 
@@ -229,15 +231,28 @@ def test_a_capsule_that_nobody_takes(resource, G):
     buffer.close()
     assert is_mapped(address)
     del capsule
+    gvmm.drain()
     assert is_released(address, G)
 
 
-def test_the_last_export_waits_for_the_stream(resource, stream, G):
-    buffer = resource.allocate(G)
+def test_the_last_export_waits_for_the_stream(waiting, stream, G):
+    buffer = waiting.allocate(G)
     address = buffer.handle
     consumer = Consumer(buffer.__dlpack__())
     buffer.close(stream)
     assert_waits(consumer.let_go, stream, address)
+    assert is_released(address, G)
+
+
+def test_the_last_export_waits_for_nobody_if_releases_are_deferred(resource, stream, G):
+    buffer = resource.allocate(G)
+    address = buffer.handle
+    consumer = Consumer(buffer.__dlpack__())
+    buffer.close(stream)
+    with gate(stream):
+        consumer.let_go()
+        assert is_mapped(address)
+    gvmm.drain()
     assert is_released(address, G)
 
 
@@ -311,7 +326,9 @@ def test_the_array_interface_and_close(resource, G):
     assert is_mapped(address)
     alive = weakref.ref(array.owner)
     del array
-    assert alive() is None and is_released(address, G)
+    assert alive() is None
+    gvmm.drain()
+    assert is_released(address, G)
 
 
 def test_wrapped_mappings_and_close(resource, G):
@@ -388,6 +405,7 @@ class TestOnAGPU:
         address = tensor.data_ptr()
         del tensor
         gc.collect()
+        gvmm.drain()
         assert is_released(address, G)
 
     def test_torch_through_the_array_interface(self, resource, G):
@@ -401,6 +419,7 @@ class TestOnAGPU:
         assert address and is_mapped(address)
         del tensor, buffer
         gc.collect()
+        gvmm.drain()
         assert is_released(address, G)
 
     def test_torch_graph(self, resource, G):
@@ -432,6 +451,7 @@ class TestOnAGPU:
         assert is_mapped(address)
         del array, other, buffer
         gc.collect()
+        gvmm.drain()
         assert is_released(address, G)
 
     def test_cuda_core_views(self, resource, stream, G):

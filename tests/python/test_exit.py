@@ -83,6 +83,19 @@ PROGRAMS = {
         buffer.retain_in_graph(graph)
         buffer.close()
     """,
+    "kept for reuse": """
+        keeping = VirtualMemoryResource(0, {"reuse_limit": 1 << 30})
+        keeping.allocate(1, stream=stream).fill(1, stream=stream)
+        keeping.allocate(1)
+        threading.Thread(target=lambda: keeping.allocate(1, stream=stream)).start()
+        assert gvmm.stats().kept_bytes
+    """,
+    "on its way back": """
+        from support import delay
+        delay(stream, 0.3)
+        resource.allocate(1, stream=stream)
+        assert gvmm.stats().releases_waiting
+    """,
     "exported": """
         host = VirtualMemoryResource(0, {"location_type": "host", "handle_type": None})
         view = memoryview(host.allocate(1))
@@ -140,7 +153,7 @@ def test_warnings_as_errors_at_exit():
 
 def test_the_option_is_in_force():
     program = START + textwrap.dedent("""
-        buffer = resource.allocate(1, stream=stream)
+        buffer = VirtualMemoryResource(0, {"release_mode": "sync"}).allocate(1, stream=stream)
         stream.begin_capture()
         del buffer
         stream.end_capture()
@@ -173,12 +186,18 @@ def test_a_forked_child():
         import os
         warnings.simplefilter("error")
         buffer = resource.allocate(1, stream=stream)
+        keeping = VirtualMemoryResource(0, {"reuse_limit": 1 << 30})
+        keeping.allocate(1, stream=stream)
+        other = keeping.allocate(1 << 22, stream=stream)
         pid = os.fork()
         if pid == 0:
-            del buffer, resource
+            keeping.trim()
+            del buffer, other, resource, keeping
             gc.collect()
             os._exit(0)
         _, status = os.waitpid(pid, 0)
+        assert keeping.trim() == 1 << 21
+        other.close()
         buffer.close()
         print(status, gvmm.stats().buffers)
     """)
@@ -231,6 +250,7 @@ class TestSubinterpreters:
             import gvmm
             for own in (False, True):
                 assert not run(CODE, own)
+            gvmm.drain()
             print(gvmm.stats().buffers, gvmm.stats().physical_bytes)
         """)
         assert_silent(run_python(program), "0 0\n")

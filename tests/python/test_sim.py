@@ -96,6 +96,7 @@ def test_every_call_of_a_grow_may_fail(onwards):
             except CUDAError:
                 failed += 1
             fired = faults.injected
+        gvmm.drain()
         assert gvmm.stats().physical_bytes == before.physical_bytes
         assert small.size == G and read(small.handle, 6) == b"intact"
     assert failed >= (4 if onwards else 1)  # a single failure in place ends in a move
