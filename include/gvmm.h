@@ -336,7 +336,8 @@ GVMM_API gvmm_result gvmm_buffer_set_stream(gvmm_buffer *buffer, gvmm_stream str
 typedef struct gvmm_segment {
     uint64_t address;
     size_t size;
-    uint64_t memory; /* identity of the physical memory: equal in two segments if and only if they show the same */
+    uint64_t memory; /* identity of the physical memory: equal in two segments if and only if they show the same; but
+                        what is imported twice is two (gvmm_buffer_identities tells that they are one) */
     int device;      /* ordinal of the device that has it, or -1 for host memory */
 } gvmm_segment;
 
@@ -437,7 +438,8 @@ typedef struct gvmm_evict_options {
  * Returns  GVMM_E_CAPTURING       the stream is capturing, or waiting for the default stream would end a capture:
  *          nothing was done
  *          GVMM_E_NO_HOST_MEMORY  no room for the contents: nothing was evicted
- *          GVMM_E_UNSUPPORTED     contents of host memory are to be kept, or the driver cannot pin memory
+ *          GVMM_E_UNSUPPORTED     contents of host memory are to be kept, or the driver cannot pin memory; or the buffer
+ *                                 has imported memory, which is another's to evict (of a resource it is left out)
  *          GVMM_E_INVALID, GVMM_E_CLOSED, GVMM_E_DRIVER
  *          After a failure all is resident as before. One that comes when memory has been given back already (a copy
  *          failed under way) leaves it made anew, its generation says so; or evicted with its contents kept, with a
@@ -486,6 +488,127 @@ typedef void (*gvmm_residency_fn)(void *user, const gvmm_residency_event *event)
  * Threads  `fn` runs on the evicting or restoring thread, with no lock held. It must not evict or restore; it may use
  *          the buffer. */
 GVMM_API void gvmm_resource_set_residency_handler(gvmm_resource *resource, gvmm_residency_fn fn, void *user);
+
+/* ---------------------------------------------------------------------------------------------
+ * Sharing: the memory of a buffer, shown by buffers of other processes too.
+ *
+ * The one who made the memory exports it, the others import it; docs/sharing.md has the rules. What goes over is a
+ * descriptor (a few bytes that say what there is) and, for GVMM_HANDLE_POSIX_FD, a file descriptor for each chunk; for
+ * GVMM_HANDLE_FABRIC the handles are in the descriptor. Nothing is copied and no work is waited for: order between the
+ * processes is theirs.
+ *
+ * Whoever gets it can read and write the memory, and keeps it alive as long as it likes, also when the exporter has
+ * gone. An importer decides itself who may touch its mapping of it: that is what the resource says that it imports
+ * with. The CUDA driver does not work in a child of fork: start processes with exec.
+ * ------------------------------------------------------------------------------------------- */
+
+/* What a chunk of memory is known by, in all processes. Two are equal if and only if they are the same memory. */
+typedef struct gvmm_identity {
+    uint8_t origin[16];  /* of the process that made it: random */
+    uint64_t serial;     /* of the chunk in that process, from 1 */
+    uint32_t generation; /* how often it was restored: an evicted chunk comes back as other memory */
+    uint32_t reserved;   /* 0 */
+} gvmm_identity;
+
+/* Writes the identities of the first `capacity` chunks, in address order, and the number of all of them. An alias has
+ * its original's, imported memory that which it has where it was made. `list` may be NULL if `capacity` is 0.
+ *
+ * Returns  GVMM_E_INVALID, GVMM_E_CLOSED */
+GVMM_API gvmm_result gvmm_buffer_identities(const gvmm_buffer *buffer, gvmm_identity *list, size_t capacity,
+                                            size_t *count);
+
+typedef struct gvmm_share_options {
+    size_t struct_size;
+    int timeout_ms;    /* for the whole exchange; negative: none */
+    gvmm_buffer *have; /* receiving: a buffer whose chunks need not be sent again, as far as they come first; or NULL */
+} gvmm_share_options;
+
+#define GVMM_SHARE_OPTIONS_INIT \
+    { \
+        sizeof(gvmm_share_options), 30000, NULL \
+    }
+
+/* Why the handle type in force is not the one that was asked for: which driver call said no, and what would help.
+ * `available` if it is, or if that was GVMM_LOCATION_HOST, which has none. Out of memory is never taken for an answer:
+ * the resource is not made then. */
+struct gvmm_answer;
+GVMM_API void gvmm_resource_handle_answer(const gvmm_resource *resource, struct gvmm_answer *out);
+
+/* Sends the buffer over a connected Unix socket to a process that calls gvmm_buffer_receive. Returns when that holds
+ * the memory: it need not be kept here any longer. The socket is of type SOCK_STREAM or SOCK_SEQPACKET, blocking or
+ * not; both directions of it are used, and nobody else may use it meanwhile. Chunks that the receiver has already are
+ * not sent again.
+ *
+ * options  NULL: GVMM_SHARE_OPTIONS_INIT.
+ * Returns  GVMM_E_PEER_GONE    the other process has ended, closed the socket, or did not answer in time
+ *          GVMM_E_INVALID      a NULL, no such socket, a chunk that is evicted, or what came is no answer
+ *          GVMM_E_UNSUPPORTED  a chunk that cannot be exported: made with GVMM_HANDLE_NONE, imported, a read-only view;
+ *                              or the process may not open as many descriptors as there are chunks: the message has the
+ *                              numbers, larger chunks (option chunk_size) are the remedy
+ *          GVMM_E_CLOSED, GVMM_E_NO_HOST_MEMORY, GVMM_E_DRIVER
+ *          What the receiver fails with, if it says so: the message then begins with "the receiver".
+ *          After a failure the socket is good for closing only. Those who have the memory already keep it.
+ * Owns     each chunk keeps one open descriptor from its first export until it is released or evicted. It is closed by
+ *          exec, not by fork.
+ * Threads  any; several at a time, each with a socket of its own.
+ * Capture  allowed; waits for no work. */
+GVMM_API gvmm_result gvmm_buffer_send(gvmm_buffer *buffer, int socket, const gvmm_share_options *options);
+
+/* Receives what gvmm_buffer_send sends. The memory is mapped in one piece and opened to the readers that the resource
+ * names; it lies where the sender made it, on a device that the resource's readers must reach. The result can grow, by
+ * memory of its own. It can be closed like any other; the sender's memory goes back when nobody has it any more.
+ *
+ * options  `have`: what an earlier receive gave, or NULL. The chunks that it and the sender's buffer begin with are
+ *          taken from it, and if these are all of it the result stays at its address where there is room behind (see
+ *          gvmm_buffer_capacity). It stays open. Whatever `have` is, the result shows what the sender's buffer shows.
+ * stream   recorded stream, as in gvmm_buffer_create.
+ * Returns  GVMM_E_PEER_GONE    as above
+ *          GVMM_E_INVALID      a NULL, no such socket; or what came is no memory, not what the descriptor says, or
+ *                              elsewhere than the resource's: the message says which
+ *          GVMM_E_UNSUPPORTED  a version or handle type that this library does not know; a reader cannot reach the
+ *                              memory; or no descriptor is left
+ *          GVMM_E_CLOSED, GVMM_E_NO_HOST_MEMORY, GVMM_E_NO_ADDRESS_SPACE, GVMM_E_NO_DEVICE_MEMORY, GVMM_E_DRIVER
+ *          What the sender fails with, if it says so: the message then begins with "the sender".
+ *          After a failure nothing is mapped, no descriptor is open, and the socket is good for closing only.
+ * Owns     one reference to *out, which holds the resource. No descriptor stays open.
+ * Capture  allowed; waits for no work. */
+GVMM_API gvmm_result gvmm_buffer_receive(gvmm_buffer **out, gvmm_resource *resource, int socket, gvmm_stream stream,
+                                         const gvmm_share_options *options);
+
+/* For who moves descriptors itself. `bytes` can be copied, stored and sent as they are; the file descriptors must be
+ * passed on by the system (SCM_RIGHTS, pidfd_getfd, inheritance), in this order. */
+typedef struct gvmm_shared {
+    const void *bytes;
+    size_t size;
+    const int *fds;
+    size_t fd_count; /* 0 for fabric handles */
+    gvmm_handle_type handle_type;
+} gvmm_shared;
+
+typedef struct gvmm_export gvmm_export;
+
+/* Exports a buffer as it is now.
+ *
+ * known    bytes at the beginning, up to a border of a chunk, that the importers have: these are named, but not handed
+ *          out again. 0 for all.
+ * Returns  as gvmm_buffer_send, without a peer's failures
+ * Owns     *out, until gvmm_export_release, which withdraws it: it holds the memory, as fabric handles do not. */
+GVMM_API gvmm_result gvmm_buffer_export(gvmm_export **out, gvmm_buffer *buffer, size_t known);
+
+/* What to hand over. Borrowed: it is the export's. Do not close the descriptors. */
+GVMM_API void gvmm_export_contents(const gvmm_export *exported, gvmm_shared *out);
+
+/* Takes NULL. */
+GVMM_API void gvmm_export_release(gvmm_export *exported);
+
+/* Makes a buffer of what another process (or this one) has exported.
+ *
+ * shared   `handle_type` is not looked at.
+ * have     NULL, or a buffer that begins with the known bytes of the export.
+ * Returns  as gvmm_buffer_receive, without a peer's failures
+ * Owns     one reference to *out. The descriptors stay the caller's to close, and may be closed at once. */
+GVMM_API gvmm_result gvmm_buffer_import(gvmm_buffer **out, gvmm_resource *resource, const gvmm_shared *shared,
+                                        gvmm_buffer *have, gvmm_stream stream);
 
 /* ---------------------------------------------------------------------------------------------
  * Graphs: work recorded in a graph uses memory at every launch. A graph that retains a buffer's memory keeps it mapped
@@ -679,7 +802,7 @@ GVMM_API gvmm_result gvmm_probe_settle(gvmm_options *options, int *peers, const 
  * ------------------------------------------------------------------------------------------- */
 
 typedef struct gvmm_stats {
-    uint64_t physical_bytes; /* memory created and not released */
+    uint64_t physical_bytes; /* memory created and not released; not what was imported */
     uint64_t mapped_bytes;   /* sum of live mappings: memory mapped twice counts twice */
     uint64_t reserved_bytes; /* addresses */
     uint64_t buffers;        /* open buffers */
@@ -694,6 +817,7 @@ typedef struct gvmm_stats {
     uint64_t releases_waiting; /* given up and not yet back at the driver; process-wide figure only */
     uint64_t reused;           /* since the start: allocations that needed no memory, as kept memory was there */
     uint64_t kept_bytes;       /* kept for reuse now; also counted in physical_bytes */
+    uint64_t imported_bytes;   /* memory of other processes (or exports of this one) that is held here */
 } gvmm_stats;
 
 /* Figures of one resource, or of the process if it is NULL. Each is true at some moment during the call; together they

@@ -39,8 +39,9 @@ CUresult sim_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, cons
     uint64_t value = 0;
     result = sim_chunk_create(&chunk, size, prop, true);
     if (result == CUDA_SUCCESS) {
-        /* There is no IMEX channel, but want of memory is noticed before. */
-        result = types & CU_MEM_HANDLE_TYPE_FABRIC ? CUDA_ERROR_NOT_PERMITTED : sim_handle_create(&value, chunk, false);
+        /* There may be no IMEX channel, but want of memory is noticed before. */
+        result = types & CU_MEM_HANDLE_TYPE_FABRIC && !sim_config.fabric ? CUDA_ERROR_NOT_PERMITTED
+                                                                         : sim_handle_create(&value, chunk, false);
         if (result != CUDA_SUCCESS) sim_chunk_drop(chunk);
     }
     sim_memory_unlock();

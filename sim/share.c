@@ -2,7 +2,9 @@
  * for whoever holds a descriptor. */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -66,22 +68,62 @@ static CUresult hand_out(sim_chunk *chunk, int *descriptor)
 }
 
 /* ---------------------------------------------------------------------------------------------
+ * Fabric handles: they name the file where its owner has it open, and keep nothing.
+ * ------------------------------------------------------------------------------------------- */
+
+typedef struct fabric {
+    char magic[16];
+    uint64_t device, inode;
+    int32_t process, fd;
+    char zeros[24];
+} fabric;
+
+_Static_assert(sizeof(fabric) == 64, "a CUmemFabricHandle");
+
+static const char fabric_magic[16] = "gvmm fabric";
+
+static void write_fabric(void *shareable, const sim_chunk *chunk)
+{
+    fabric f = {.device = chunk->file_device, .inode = chunk->file_inode, .process = getpid(), .fd = chunk->fd};
+    memcpy(f.magic, fabric_magic, sizeof f.magic);
+    memcpy(shareable, &f, sizeof f);
+}
+
+/* -1: it names nothing, or nothing any more. */
+static int open_fabric(const void *shareable)
+{
+    fabric f;
+    struct stat st;
+    char name[48];
+    memcpy(&f, shareable, sizeof f);
+    if (memcmp(f.magic, fabric_magic, sizeof f.magic) != 0) return -1;
+    snprintf(name, sizeof name, "/proc/%d/fd/%d", f.process, f.fd);
+    int fd = open(name, O_RDWR | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) return -1;
+    if (fstat(fd, &st) == 0 && st.st_dev == f.device && st.st_ino == f.inode) return fd;
+    close(fd);
+    return -1;
+}
+
+/* ---------------------------------------------------------------------------------------------
  * Export, import
  * ------------------------------------------------------------------------------------------- */
 
 CUresult sim_cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHandle handle,
                                           CUmemAllocationHandleType type, unsigned long long flags)
 {
-    if (!shareable || flags || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_INVALID_VALUE;
+    bool is_fd = type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    if (!shareable || flags || (!is_fd && type != CU_MEM_HANDLE_TYPE_FABRIC)) return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&sim_lock);
     sim_handle *h = sim_handle_find(handle);
     sim_chunk *chunk = h && !h->imported ? h->chunk : NULL; /* an import cannot be passed on */
     CUresult result = CUDA_ERROR_INVALID_VALUE;
-    if (chunk && (chunk->prop.requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)) {
+    if (chunk && (chunk->prop.requestedHandleTypes & type)) {
         chunk->exports++; /* it outlives its handle until this is done */
         result = sim_chunk_to_own_file(chunk);
-        if (result == CUDA_SUCCESS) result = admit_descriptor();
-        if (result == CUDA_SUCCESS) result = hand_out(chunk, shareable);
+        if (result == CUDA_SUCCESS && !is_fd) write_fabric(shareable, chunk);
+        if (result == CUDA_SUCCESS && is_fd) result = admit_descriptor();
+        if (result == CUDA_SUCCESS && is_fd) result = hand_out(chunk, shareable);
         chunk->exports--;
         sim_chunk_drop(chunk);
     }
@@ -111,11 +153,8 @@ static CUresult chunk_of_descriptor(sim_chunk **out, int fd, uint64_t size, cons
     return result;
 }
 
-CUresult sim_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shareable,
-                                            CUmemAllocationHandleType type)
+static CUresult import(CUmemGenericAllocationHandle *handle, int fd)
 {
-    if (!handle || !shareable || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_INVALID_VALUE;
-    int fd = (int)(intptr_t)shareable;
     if (fcntl(fd, F_GETFD) < 0) return CUDA_ERROR_UNKNOWN;
     uint64_t size, value = 0;
     CUmemAllocationProp prop;
@@ -131,6 +170,18 @@ CUresult sim_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle
     }
     sim_memory_unlock();
     if (result == CUDA_SUCCESS) *handle = value;
+    return result;
+}
+
+CUresult sim_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shareable,
+                                            CUmemAllocationHandleType type)
+{
+    if (!handle || !shareable) return CUDA_ERROR_INVALID_VALUE;
+    if (type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return import(handle, (int)(intptr_t)shareable);
+    int fd = type == CU_MEM_HANDLE_TYPE_FABRIC && sim_config.fabric ? open_fabric(shareable) : -1;
+    if (fd < 0) return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = import(handle, fd);
+    close(fd);
     return result;
 }
 

@@ -57,6 +57,7 @@ static const field fields[] = {
     FIELD(descriptors, COUNT, 0, 1 << 20),
     FIELD(peers, YES_NO, 0, 1),
     FIELD(latency, YES_NO, 0, 1),
+    FIELD(fabric, YES_NO, 0, 1),
 };
 #define FIELD_COUNT (sizeof fields / sizeof *fields)
 

@@ -76,7 +76,22 @@ static gvmm_result set_of_buffer(set *out, const gvmm_buffer *buffer)
     return GVMM_OK;
 }
 
-static bool has_tag(const memory *m, int tag) { return tag == GVMM_TAG_ANY || m->made_as->tag == tag; }
+/* Imported memory is another's to evict. Lets go of the set where it has some. */
+static gvmm_result check_own(set *s)
+{
+    for (size_t i = 0; i < s->count; i++)
+        if (s->list[i].memory->imported) {
+            set_release(s);
+            return gvmm__fail(GVMM_E_UNSUPPORTED,
+                              "buffer has imported memory, which only the process that made it can evict");
+        }
+    return GVMM_OK;
+}
+
+static bool has_tag(const memory *m, int tag)
+{
+    return !m->imported && (tag == GVMM_TAG_ANY || m->made_as->tag == tag);
+}
 
 /* The account's memory of a tag. */
 static gvmm_result set_of_account(set *out, account *a, int tag)
@@ -202,6 +217,7 @@ gvmm_result gvmm_buffer_evict(gvmm_buffer *buffer, const gvmm_evict_options *opt
     set s;
     gvmm_result r = check_evict(&o, options);
     if (!r) r = set_of_buffer(&s, buffer);
+    if (!r) r = check_own(&s);
     if (r) return r;
     gvmm_stream stream = o.stream ? gvmm__stream_recorded(o.stream, &resource->device) : gvmm_buffer_stream(buffer);
     return wait_and_evict(resource, buffer, resource->options.tag, &s, &o, stream);

@@ -83,8 +83,7 @@ static gvmm_result grow_moved(range **out, const range *from, const maker *with,
     return GVMM_OK;
 }
 
-/* Claims the address space behind a range: what its reservation has left, or a new one. NULL if it is taken. */
-static reservation *claim_behind(range *from, size_t size, account *a)
+reservation *gvmm__claim_behind(range *from, size_t size, account *a)
 {
     reservation *own = from->mapping.reservation;
     uint64_t end = gvmm__range_end(from);
@@ -100,7 +99,7 @@ static reservation *claim_behind(range *from, size_t size, account *a)
  * report. */
 gvmm_result gvmm__range_grow(range **out, range *from, const maker *with, size_t add)
 {
-    reservation *behind = claim_behind(from, add, with->account);
+    reservation *behind = gvmm__claim_behind(from, add, with->account);
     if (!behind) return grow_moved(out, from, with, add);
     gvmm_result r = add_chunks(out, from, behind, gvmm__range_end(from), with, add);
     gvmm__reservation_release(behind);

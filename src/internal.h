@@ -1,8 +1,8 @@
 /* The library's map: what each file offers to those on its left.
  *
- *     graph, compose, evict → contents → buffer → grow → resource → stock, retire, reuse → worker → ranks → options
- *         → probe → range → residence → mapping → memory → reservation, backup, placement → stream → device → stats
- *         → driver, faults, trace → host → error
+ *     exchange → share → graph, compose, evict → contents → buffer → grow → resource → stock, retire, reuse → worker
+ *         → ranks → options → probe → range → residence → mapping → memory → reservation, backup, placement → stream
+ *         → device → stats → driver, faults, trace → wire, socket → host → error
  *
  * A file uses only what is to its right (tools/check_includes.sh). Objects are reference counted; `create` and `retain`
  * give a reference, `release` takes one, takes NULL, and makes the one driver call that undoes the object. Host memory
@@ -96,6 +96,68 @@ void gvmm__hold(void);
 void gvmm__unhold(void);
 bool gvmm__held(void);
 
+/* ---- wire.c: descriptors of buffers as bytes, and the frames around them. No driver, no memory ---- */
+
+enum { WIRE_VERSION = 1, WIRE_MOST_CHUNKS = 1 << 20, WIRE_FABRIC = 64 };
+
+typedef struct wire_head {
+    char magic[8];
+    uint32_t version;
+    uint32_t handle_type; /* a CUmemAllocationHandleType: descriptor or fabric */
+    uint32_t count;       /* chunks */
+    uint32_t known;       /* of these, the first ones, of which the importer has the memory: no handles come */
+    uint64_t total;       /* bytes of all chunks */
+    uint8_t origin[16];   /* of all identities */
+    uint64_t reserved;    /* 0 */
+    uint64_t checksum;    /* of all other bytes: finds what is damaged, not what is forged */
+} wire_head;
+
+typedef struct wire_chunk {
+    uint64_t size;
+    uint64_t serial;
+    uint32_t generation;
+    uint32_t location; /* a CUmemLocationType: device or host_numa */
+    uint8_t place[16]; /* the device's UUID, or the number of the node and zeros */
+} wire_chunk;
+
+/* The bytes are a head, `count` chunks, and for fabric `count - known` handles. */
+size_t gvmm__wire_size(size_t count, size_t known, unsigned handle_type);
+
+/* Writes the checksum of finished bytes. */
+void gvmm__wire_seal(void *bytes, size_t size);
+
+/* Reads and checks all that can be told from the bytes alone. Every chunk's size is then not 0, and they add up. */
+gvmm_result gvmm__wire_read(wire_head *out, const void *bytes, size_t size);
+
+/* Of bytes that have been checked. `bytes` need not be aligned. */
+wire_chunk gvmm__wire_chunk(const void *bytes, size_t chunk);
+const void *gvmm__wire_fabric(const void *bytes, const wire_head *head, size_t chunk);
+
+/* ---- socket.c: bytes and descriptors over a Unix socket; how many descriptors there may be ---- */
+
+typedef struct connection {
+    int socket;
+    bool packets;      /* keeps messages apart: each piece is received as it was sent */
+    uint64_t deadline; /* CLOCK_MONOTONIC, ms; UINT64_MAX: none */
+    int timeout_ms;    /* for the message */
+} connection;
+
+enum { SOCKET_MOST_FDS = 253 }; /* in one message: the kernel's limit */
+
+gvmm_result gvmm__connection_open(connection *out, int socket, int timeout_ms);
+
+/* All of it. Descriptors go with the first byte. */
+gvmm_result gvmm__connection_send(const connection *c, const void *bytes, size_t size, const int *fds, size_t fd_count);
+
+/* All of it. With `fds`: room for SOCKET_MOST_FDS, *fd_count are open afterwards and the caller's; none after a
+ * failure. Without: what comes is dropped. */
+gvmm_result gvmm__connection_receive(const connection *c, void *bytes, size_t size, int *fds, size_t *fd_count);
+
+void gvmm__fds_close(const int *fds, size_t count);
+
+/* Can the process open so many more? GVMM_E_UNSUPPORTED, with the limit and what helps, if not. *left: how many. */
+gvmm_result gvmm__fds_need(size_t count, size_t *left);
+
 /* ---- driver.c: the table in use ---- */
 
 extern const gvmm_driver *gvmm__driver;
@@ -141,7 +203,8 @@ static inline void gvmm__checked_undo(gvmm_driver_call call, CUresult status, co
     X(grows_in_place) \
     X(grows_moved) \
     X(aliases) \
-    X(reused)
+    X(reused) \
+    X(imported_bytes)
 /* clang-format on */
 
 typedef enum figure {
@@ -276,6 +339,7 @@ typedef struct placement {
     size_t chunk_size; /* bytes, a multiple of the granularity; 0: a chunk is as large as what is asked for */
     int tag;
     unsigned stripe_count;
+    gvmm_answer handle_answer; /* why the handle type is not the one asked for */
     const int *stripe; /* devices for the chunks in turn; it and `peers` in the same allocation as the placement */
     int *peers;        /* as many as the options had */
     CUmemAccessDesc access[];
@@ -297,10 +361,14 @@ typedef struct mapping mapping;
  * an original's lock, mappings and residence holds for it through the original.
  *
  * An *evicted* memory has no handle and is mapped nowhere, but keeps its places: mappings go on to exist, and are made
- * real again when it is restored. */
+ * real again when it is restored.
+ *
+ * *Imported* memory was made elsewhere: it is never evicted, and cannot be exported. */
 typedef struct memory {
     ref refs;
-    int device; /* ordinal, -1: host */
+    short device; /* ordinal, -1: host */
+    bool imported;
+    atomic_bool resident; /* changed with the lock held; without it only a hint */
     size_t size;
     account *account;
     placement *made_as;                                 /* NULL for a view */
@@ -312,14 +380,31 @@ typedef struct memory {
     CUmemAccessDesc *access; /* into made_as, or allocated once it was changed */
     backup *backup;          /* of an evicted memory whose contents are kept; see evict.c */
     size_t backup_offset;
+    uint64_t serial; /* of its identity; 0: nobody has asked yet */
+    union {
+        struct handout *handout; /* the descriptor that others get; NULL: nobody else can have the memory */
+        gvmm_identity *identity; /* imported memory's */
+    };
     unsigned access_count;
-    unsigned generation;  /* how often it was restored */
-    atomic_bool resident; /* changed with the lock held; without it only a hint */
+    unsigned generation; /* how often it was restored */
 } memory;
+
+/* A descriptor of exported memory, held by the memory while it is resident and by exports. -1: fabric handles. */
+typedef struct handout {
+    ref refs;
+    int fd;
+} handout;
+
+/* May other processes have it, or is it theirs? Such memory is nobody's to use again. */
+static inline bool gvmm__memory_is_shared(const memory *m) { return m->handout; /* or the identity */ }
 
 /* `place`: the how-manieth chunk of its range this is, which decides the device where chunks are striped. */
 gvmm_result gvmm__memory_create(memory **out, placement *p, size_t size, size_t place, account *a);
 gvmm_result gvmm__memory_view(memory **out, memory *of, gvmm_access access);
+
+/* Memory behind a handle that was imported, which it takes over unless it fails. `device` -1: of the host. */
+gvmm_result gvmm__memory_import(memory **out, placement *p, CUmemGenericAllocationHandle handle, size_t size,
+                                int device, const gvmm_identity *who, account *a);
 memory *gvmm__memory_retain(memory *m);
 void gvmm__memory_release(memory *m);
 
@@ -339,6 +424,17 @@ void gvmm__memory_release_handle(memory *m, CUmemGenericAllocationHandle handle)
 /* A location's access to the memory. -1 means the host. */
 gvmm_access gvmm__memory_access(memory *m, int device);
 gvmm_result gvmm__memory_set_access(memory *m, int device, gvmm_access access);
+
+/* What it is known by elsewhere; of a view, its original's. */
+gvmm_identity gvmm__memory_identity(memory *m);
+
+/* Its descriptor, made the first time, and whether there is one; taking it back, if it still is that; its fabric
+ * handle. Of originals that were not imported. GVMM_E_INVALID if it is evicted. */
+gvmm_result gvmm__memory_export(handout **out, bool *made, memory *m);
+bool gvmm__memory_is_exported(memory *m);
+void gvmm__memory_unexport(memory *m, const handout *h);
+gvmm_result gvmm__memory_export_fabric(unsigned char out[WIRE_FABRIC], memory *m);
+void gvmm__handout_release(handout *h);
 
 typedef struct reservation {
     ref refs;
@@ -431,9 +527,9 @@ void gvmm__range_release(range *r);
 
 /* ---- probe.c: what a device can, found by trying ---- */
 
-/* Makes a chunk as `prop` says, exports it if it is to be exportable, and gives it back. *out: whether all that worked.
- * Fails only when memory is short, which says nothing. */
-gvmm_result gvmm__probe_chunk(bool *out, const CUmemAllocationProp *prop);
+/* Makes a chunk as `prop` says, exports it if it is to be exportable, and gives it back. *out: whether all that worked,
+ * without advice. Fails only when memory is short, which says nothing. */
+gvmm_result gvmm__probe_chunk(gvmm_answer *out, const CUmemAllocationProp *prop);
 
 /* What to do about a "no". Static. */
 const char *gvmm__probe_advice(gvmm_capability which, const gvmm_answer *a);
@@ -592,6 +688,9 @@ gvmm_result gvmm__range_make(range **out, const maker *with, size_t size);
 /* `from` and `add` bytes behind: in place, or all of it at a new address. */
 gvmm_result gvmm__range_grow(range **out, range *from, const maker *with, size_t add);
 
+/* Claims the address space behind a range: what its reservation has left, or a new one. NULL if it is taken. */
+reservation *gvmm__claim_behind(range *from, size_t size, account *a);
+
 /* ---- buffer.c ---- */
 
 /* For the resource's cache. */
@@ -616,5 +715,34 @@ gvmm_result gvmm__contents_out(const member *list, size_t count, const char *dir
 /* Restores all of the list, in the same order, with the contents that are kept. After a failure all is evicted, and what
  * was kept still is. */
 gvmm_result gvmm__contents_in(const member *list, size_t count);
+
+/* ---- share.c: exports, imports ---- */
+
+/* Can the chunks from the `first` on be exported, all as one handle type? 0 if there are none. */
+gvmm_result gvmm__export_check(unsigned *handle_type, const range **links, size_t count, size_t first);
+
+/* Exports a range, which may be NULL, without handles for its first `known` chunks. Holds it. */
+gvmm_result gvmm__export_create(gvmm_export **out, range *r, size_t known);
+
+/* Imports chunk by chunk, then puts together. Takes `bytes` over, and lets go of them also if it fails. `have` may be
+ * NULL. */
+typedef struct importer {
+    gvmm_resource *resource;
+    void *bytes;
+    wire_head head;
+    range *base;   /* the chunks that are known; NULL: none */
+    memory **list; /* the others, those that have come */
+    size_t wanted, count;
+    int reached; /* the last device whose readers were found to reach it */
+} importer;
+gvmm_result gvmm__importer_begin(importer *out, gvmm_resource *resource, void *bytes, size_t size, range *have);
+
+/* The next chunk's handle: a descriptor, which stays the caller's, or NULL for the one in the bytes. */
+gvmm_result gvmm__importer_add(importer *i, const int *fd);
+gvmm_result gvmm__importer_finish(gvmm_buffer **out, importer *i, gvmm_stream stream);
+void gvmm__importer_end(importer *i); /* in every case */
+
+/* The links of a range in address order, and their number; NULL, and the failure recorded, if there is no memory. */
+const range **gvmm__range_links(const range *r, size_t *count);
 
 #endif

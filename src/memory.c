@@ -1,5 +1,9 @@
-/* Physical memory: made, viewed, given back; who may touch it. */
+/* Physical memory: made, viewed, given back; who may touch it; what other processes know it by and get of it. */
+#include <fcntl.h>
 #include <string.h>
+#include <sys/random.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "internal.h"
 
@@ -96,10 +100,15 @@ gvmm_result gvmm__memory_get_handle(memory *m, CUmemGenericAllocationHandle *out
     return GVMM_OK;
 }
 
+/* A descriptor would keep the memory from going back: it goes first. */
 void gvmm__memory_release_handle(memory *m, CUmemGenericAllocationHandle handle)
 {
+    if (!m->imported) {
+        gvmm__handout_release(m->handout);
+        m->handout = NULL;
+    }
     DRIVER_UNDO("memory", handle, cuMemRelease, handle);
-    gvmm__account_add(m->account, STAT_physical_bytes, -(uint64_t)m->size);
+    gvmm__account_add(m->account, m->imported ? STAT_imported_bytes : STAT_physical_bytes, -(uint64_t)m->size);
 }
 
 static memory *new_memory(size_t size)
@@ -110,6 +119,18 @@ static memory *new_memory(size_t size)
     ref_init(&m->refs);
     m->size = size;
     return m;
+}
+
+/* The rest of what memory with a handle needs: readers, holders, a place in the account. */
+static void settle(memory *m, placement *p, account *a)
+{
+    m->resident = true;
+    m->access = p->access;
+    m->access_count = p->access_count;
+    gvmm__placement_retain(p);
+    gvmm__account_retain(a);
+    gvmm__account_add(a, STAT_memories, 1);
+    enter(m);
 }
 
 gvmm_result gvmm__memory_create(memory **out, placement *p, size_t size, size_t place, account *a)
@@ -124,13 +145,29 @@ gvmm_result gvmm__memory_create(memory **out, placement *p, size_t size, size_t 
         gvmm__free(m);
         return r;
     }
-    m->resident = true;
-    m->access = p->access;
-    m->access_count = p->access_count;
-    gvmm__placement_retain(p);
-    gvmm__account_retain(a);
-    gvmm__account_add(a, STAT_memories, 1);
-    enter(m);
+    settle(m, p, a);
+    *out = m;
+    return GVMM_OK;
+}
+
+gvmm_result gvmm__memory_import(memory **out, placement *p, CUmemGenericAllocationHandle handle, size_t size,
+                                int device, const gvmm_identity *who, account *a)
+{
+    memory *m = new_memory(size);
+    gvmm_identity *identity = m ? gvmm__alloc(sizeof *identity) : NULL;
+    if (!identity) {
+        if (m) gvmm__free(m);
+        return GVMM_E_NO_HOST_MEMORY;
+    }
+    *identity = *who;
+    m->identity = identity;
+    m->imported = true;
+    m->device = device;
+    m->made_as = p;
+    m->account = a;
+    m->handle = handle;
+    gvmm__account_add(a, STAT_imported_bytes, size);
+    settle(m, p, a);
     *out = m;
     return GVMM_OK;
 }
@@ -175,6 +212,7 @@ void gvmm__memory_release(memory *m)
         if (m->resident) gvmm__memory_release_handle(m, m->handle);
         gvmm__backup_release(m->backup);
         gvmm__account_add(m->account, STAT_memories, -1ull);
+        if (m->imported) gvmm__free(m->identity);
     }
     if (!m->made_as || m->access != m->made_as->access) gvmm__free(m->access);
     gvmm__placement_release(m->made_as);
@@ -260,4 +298,118 @@ gvmm_result gvmm__memory_set_access(memory *m, int device, gvmm_access access)
     gvmm__memory_unlock(m);
     if (!m->made_as || before != m->made_as->access) gvmm__free(before);
     return GVMM_OK;
+}
+
+/* ---- what others know it by, and get of it ---- */
+
+static uint8_t origin[16];
+static pthread_once_t origin_once = PTHREAD_ONCE_INIT;
+
+static void make_origin(void)
+{
+    struct timespec now = {0};
+    if (getrandom(origin, sizeof origin, 0) == (ssize_t)sizeof origin) return;
+    clock_gettime(CLOCK_REALTIME, &now); /* a kernel without: no process has this id at the same nanosecond */
+    uint64_t unlike[2] = {(uint64_t)getpid(), (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec};
+    memcpy(origin, unlike, sizeof origin);
+}
+
+/* With the lock held. */
+static gvmm_identity identity_of(memory *m)
+{
+    static atomic_ullong serials;
+    if (m->imported) return *m->identity;
+    gvmm_identity who = {.generation = m->generation};
+    if (!m->serial) m->serial = atomic_fetch_add(&serials, 1) + 1;
+    who.serial = m->serial;
+    memcpy(who.origin, origin, sizeof origin);
+    return who;
+}
+
+gvmm_identity gvmm__memory_identity(memory *m)
+{
+    m = gvmm__memory_original(m);
+    pthread_once(&origin_once, make_origin);
+    gvmm__memory_lock(m);
+    gvmm_identity who = identity_of(m);
+    gvmm__memory_unlock(m);
+    return who;
+}
+
+void gvmm__handout_release(handout *h)
+{
+    if (!h || !ref_release(&h->refs)) return;
+    close(h->fd);
+    gvmm__free(h);
+}
+
+static gvmm_result check_resident(const memory *m)
+{
+    return m->resident ? GVMM_OK : gvmm__fail(GVMM_E_INVALID, "memory is evicted: restore it before it is exported");
+}
+
+static gvmm_result make_handout(memory *m)
+{
+    handout *h = gvmm__alloc(sizeof *h);
+    if (!h) return GVMM_E_NO_HOST_MEMORY;
+    ref_init(&h->refs);
+    gvmm_result r = DRIVER(cuMemExportToShareableHandle, &h->fd, m->handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                           0);
+    if (r) {
+        gvmm__free(h);
+        return gvmm__about(r, "memory", "export of %zu bytes to a descriptor", m->size);
+    }
+    fcntl(h->fd, F_SETFD, FD_CLOEXEC); /* today's drivers have done it */
+    m->handout = h;
+    return GVMM_OK;
+}
+
+gvmm_result gvmm__memory_export(handout **out, bool *made, memory *m)
+{
+    gvmm__memory_lock(m);
+    gvmm_result r = check_resident(m);
+    *made = !m->handout;
+    if (!r && *made) r = make_handout(m);
+    if (!r) {
+        ref_retain(&m->handout->refs);
+        *out = m->handout;
+    }
+    gvmm__memory_unlock(m);
+    return r;
+}
+
+void gvmm__memory_unexport(memory *m, const handout *h)
+{
+    gvmm__memory_lock(m);
+    handout *taken = m->handout == h ? m->handout : NULL;
+    if (taken) m->handout = NULL;
+    gvmm__memory_unlock(m);
+    gvmm__handout_release(taken);
+}
+
+bool gvmm__memory_is_exported(memory *m)
+{
+    gvmm__memory_lock(m);
+    bool is = !m->imported && m->handout;
+    gvmm__memory_unlock(m);
+    return is;
+}
+
+/* Of all memory that has been exported so. It is never let go of: one reference is nobody's. */
+static handout fabric_handout = {{1}, -1};
+
+gvmm_result gvmm__memory_export_fabric(unsigned char out[WIRE_FABRIC], memory *m)
+{
+    gvmm__memory_lock(m);
+    gvmm_result r = check_resident(m);
+    if (!r) {
+        r = DRIVER(cuMemExportToShareableHandle, out, m->handle, CU_MEM_HANDLE_TYPE_FABRIC, 0);
+        gvmm__about(r, "memory", "export of %zu bytes to a fabric handle", m->size);
+    }
+    if (!r && !m->handout) {
+        ref_retain(&fabric_handout.refs);
+        m->handout = &fabric_handout;
+    }
+    gvmm__memory_unlock(m);
+    return r;
 }

@@ -247,7 +247,7 @@ static CUmemAllocationProp prop_of(const gvmm_options *o, CUdevice device)
 /* ---- what is asked for if available ---- */
 
 /* By the device's word, and by a chunk. What is not there is no failure. */
-static gvmm_result is_there(bool *out, const gvmm_options *o, CUdevice device)
+static gvmm_result is_there(gvmm_answer *out, const gvmm_options *o, CUdevice device)
 {
     saved_error before;
     gvmm__error_save(&before);
@@ -258,7 +258,7 @@ static gvmm_result is_there(bool *out, const gvmm_options *o, CUdevice device)
     }
     if (r != GVMM_E_UNSUPPORTED) return r;
     gvmm__error_restore(&before);
-    *out = false;
+    *out = (gvmm_answer){.call = gvmm_driver_call_name(GVMM_CALL_cuDeviceGetAttribute)};
     return GVMM_OK;
 }
 
@@ -268,18 +268,23 @@ static bool may_go_without_handle(const gvmm_options *o)
     return o->handle_type != GVMM_HANDLE_NONE && o->optional & bits;
 }
 
-static gvmm_result settle_memory(gvmm_options *o, CUdevice device)
+/* *refused: the answer to the handle type that was asked for. */
+static gvmm_result settle_memory(gvmm_options *o, gvmm_answer *refused, CUdevice device)
 {
     gvmm_result r = GVMM_OK;
+    gvmm_answer answer;
     if (o->gpu_direct_rdma && o->optional & GVMM_OPTIONAL_RDMA) {
         gvmm_options alone = *o;
         alone.handle_type = GVMM_HANDLE_NONE;
-        r = is_there(&o->gpu_direct_rdma, &alone, device);
+        r = is_there(&answer, &alone, device);
+        if (!r) o->gpu_direct_rdma = answer.available;
     }
     while (!r && may_go_without_handle(o)) {
-        bool there;
-        r = is_there(&there, o, device);
-        if (r || there) break;
+        r = is_there(&answer, o, device);
+        if (r || answer.available) break;
+        bool is_fabric = o->handle_type == GVMM_HANDLE_FABRIC;
+        answer.advice = gvmm__probe_advice(is_fabric ? GVMM_CAPABILITY_FABRIC : GVMM_CAPABILITY_POSIX_FD, &answer);
+        if (refused->available) *refused = answer;
         bool fabric = o->handle_type == GVMM_HANDLE_FABRIC && o->optional & GVMM_OPTIONAL_FABRIC;
         o->handle_type = fabric ? GVMM_HANDLE_POSIX_FD : GVMM_HANDLE_NONE;
     }
@@ -341,11 +346,13 @@ gvmm_result gvmm__placement_create(placement **out, gvmm_options *o, int ordinal
     CUdevice device;
     gvmm_result r = DRIVER(cuDeviceGet, &device, ordinal);
     if (r) return gvmm__about(GVMM_E_INVALID, "device", "%d", ordinal);
-    r = settle_memory(o, device);
+    gvmm_answer refused = {.available = true};
+    r = settle_memory(o, &refused, device);
     if (!r) r = check_capabilities(o, device);
     if (r) return r;
     placement *p = new_placement(o);
     if (!p) return GVMM_E_NO_HOST_MEMORY;
+    p->handle_answer = refused;
     r = settle_peers(o, p->peers, device);
     if (!r) r = check_readers(o, device);
     if (!r) {

@@ -117,11 +117,11 @@ const char *gvmm__probe_advice(gvmm_capability which, const gvmm_answer *a)
     return which == GVMM_CAPABILITY_PEERS && !a->call ? ALONE_ADVICE : capabilities[which].advice;
 }
 
-gvmm_result gvmm__probe_chunk(bool *out, const CUmemAllocationProp *prop)
+gvmm_result gvmm__probe_chunk(gvmm_answer *out, const CUmemAllocationProp *prop)
 {
     gvmm_answer a = {.available = true};
     try_chunk(&a, prop, NULL, 0);
-    *out = a.available;
+    *out = a;
     if (!is_short_of_memory(&a)) return GVMM_OK;
     bool on_device = prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
     gvmm_result r = gvmm__fail_driver(GVMM_CALL_cuMemCreate, CUDA_ERROR_OUT_OF_MEMORY);

@@ -112,6 +112,11 @@ void gvmm_resource_options(const gvmm_resource *resource, gvmm_options *out)
     if (resource && out) *out = resource->options;
 }
 
+void gvmm_resource_handle_answer(const gvmm_resource *resource, gvmm_answer *out)
+{
+    if (resource && out) *out = resource->placement->handle_answer;
+}
+
 bool gvmm_resource_is_device_accessible(const gvmm_resource *resource)
 {
     if (!resource) return false;

@@ -1,7 +1,7 @@
 /* The fault sweep: every public operation, with the nth driver call or host allocation failed, once and from then on,
  * for every n until the fault no longer fires. Each time: a documented result, inputs intact to the byte, nothing new
  * alive, no warning for what was not given back, and the same call then succeeds. */
-#include "support.h"
+#include "share_kit.h"
 
 /* What an operation works on. */
 typedef struct scene {
@@ -12,6 +12,8 @@ typedef struct scene {
     gvmm_stream capturing;
     uint64_t by_hand;
     gvmm_resource *resource; /* of the input, where it is not `plain` */
+    gvmm_export *exported, *out_export;
+    gvmm_buffer *have;
     gvmm_buffer *out;
     gvmm_resource *out_resource;
 } scene;
@@ -84,7 +86,7 @@ static gvmm_options in_chunks(void)
     return options;
 }
 
-static void chunked(scene *s)
+static void chunked_scene(scene *s)
 {
     s->resource = resource_with(in_chunks());
     s->input = create(s->resource, three_chunks * G);
@@ -134,6 +136,34 @@ static void striped_asleep(scene *s)
     striped(s);
     sleep_with(s, GVMM_CONTENTS_HOST);
 }
+
+static void exported(scene *s)
+{
+    chunked_scene(s);
+    ck_ok(gvmm_buffer_export(&s->exported, s->input, 0));
+}
+
+/* The importer has one chunk of three, and room behind it or not. */
+static void partly_imported(scene *s, bool room)
+{
+    gvmm_buffer *one;
+    gvmm_shared shared;
+    chunked_scene(s);
+    ck_ok(gvmm_buffer_shrink(&one, s->input, G));
+    ck_ok(gvmm_buffer_export(&s->exported, one, 0));
+    gvmm_export_contents(s->exported, &shared);
+    ck_ok(gvmm_buffer_import(&s->have, room ? s->resource : plain, &shared, NULL, NULL));
+    gvmm_export_release(s->exported);
+    gvmm_buffer_release(one);
+    ck_ok(gvmm_buffer_export(&s->exported, s->input, G));
+    if (room) return;
+    CUdeviceptr end = gvmm_buffer_address(s->have) + G, at;
+    ck_cu(cu->cuMemAddressReserve(&at, G, 0, end, 0));
+    s->decoy = at;
+}
+
+static void imported_with_room(scene *s) { partly_imported(s, true); }
+static void imported_without_room(scene *s) { partly_imported(s, false); }
 
 static void by_hand(scene *s)
 {
@@ -218,7 +248,7 @@ static gvmm_result grow_past_capacity(scene *s) { return gvmm_buffer_grow(&s->ou
 static gvmm_result shrink(scene *s) { return gvmm_buffer_shrink(&s->out, s->input, 2 * G); }
 static gvmm_result ring(scene *s) { return gvmm_buffer_ring(&s->out, s->input, 3); }
 static gvmm_result grant(scene *s) { return gvmm_buffer_set_access(s->input, 1, GVMM_ACCESS_READ_WRITE); }
-static gvmm_result revoke(scene *s) { return gvmm_buffer_set_access(s->input, 1, GVMM_ACCESS_NONE); }
+static gvmm_result take_away(scene *s) { return gvmm_buffer_set_access(s->input, 1, GVMM_ACCESS_NONE); }
 static gvmm_result restore(scene *s) { return gvmm_buffer_restore(s->input); }
 
 static gvmm_result compose(scene *s)
@@ -251,6 +281,29 @@ static gvmm_result create_with_memory_ahead(scene *s)
     return r;
 }
 
+static gvmm_result export(scene *s) { return gvmm_buffer_export(&s->out_export, s->input, 0); }
+
+static gvmm_result import(scene *s)
+{
+    gvmm_shared shared;
+    gvmm_export_contents(s->exported, &shared);
+    return gvmm_buffer_import(&s->out, s->have ? gvmm_buffer_resource(s->have) : plain, &shared, s->have, NULL);
+}
+
+/* The faults hit both sides; after one of the receiver's the sender's work is done all the same. */
+static gvmm_result send_and_receive(scene *s)
+{
+    sending sender;
+    return exchange(&s->out, plain, s->input, s->have, SOCK_STREAM, &sender);
+}
+
+static gvmm_result identities(scene *s)
+{
+    gvmm_identity list[8];
+    size_t count = 0;
+    return gvmm_buffer_identities(s->input, list, 8, &count);
+}
+
 static const operation operations[] = {
     {"resource_create", nothing, create_resource, false},
     {"resource_create host_numa_current", nothing, create_host_resource, false},
@@ -267,16 +320,16 @@ static const operation operations[] = {
     {"buffer_segments", hole, segments, false},
     {"resource_create with memory ahead", nothing, create_with_memory_ahead, false},
     {"buffer_create with capacity", nothing, create_with_capacity, false},
-    {"buffer_create in chunks", chunked, create_in_chunks, false},
+    {"buffer_create in chunks", chunked_scene, create_in_chunks, false},
     {"buffer_create striped", striped, create_in_chunks, false},
-    {"buffer_grow in chunks", chunked, grow_to_five, false},
+    {"buffer_grow in chunks", chunked_scene, grow_to_five, false},
     {"buffer_grow striped", striped, grow_to_five, false},
-    {"buffer_grow past its capacity", chunked, grow_past_capacity, false},
+    {"buffer_grow past its capacity", chunked_scene, grow_past_capacity, false},
     {"buffer_shrink", hole, shrink, false},
     {"buffer_compose", decoy, compose, false},
     {"buffer_ring", hole, ring, false},
     {"buffer_set_access, granted", hole, grant, false},
-    {"buffer_set_access, revoked", partly_read_only, revoke, false},
+    {"buffer_set_access, revoked", partly_read_only, take_away, false},
     {"buffer_evict to host memory", hole, evict_to_host, false},
     {"buffer_evict to a file", decoy, evict_to_file, false},
     {"resource_evict striped", striped, evict_all, false},
@@ -286,6 +339,13 @@ static const operation operations[] = {
     {"buffer_grow of an evicted buffer", asleep_in_host_memory, grow_to_five, false},
     {"buffer_ring of an evicted buffer", asleep_in_host_memory, ring, false},
     {"buffer_set_access of an evicted buffer", asleep_in_host_memory, grant, false},
+    {"buffer_identities", hole, identities, false},
+    {"buffer_export", chunked_scene, export, false},
+    {"buffer_import", exported, import, false},
+    {"buffer_import behind what is there", imported_with_room, import, false},
+    {"buffer_import, moved", imported_without_room, import, false},
+    {"buffer_send and buffer_receive", chunked_scene, send_and_receive, false},
+    {"buffer_send and buffer_receive of growth", imported_with_room, send_and_receive, false},
     {"buffer_close", hole, close_it, true},
     {"buffer_release", decoy, release_it, true},
     {"resource_deallocate", by_hand, deallocate, true},
@@ -305,6 +365,18 @@ static void ck_same_figures(const gvmm_stats *a, const gvmm_stats *b)
     ck_assert_uint_eq(a->mappings, b->mappings);
     ck_assert_uint_eq(a->memories, b->memories);
     ck_assert_uint_eq(a->reservations, b->reservations);
+    ck_assert_uint_eq(a->imported_bytes, b->imported_bytes);
+}
+
+/* Chunks that keep a descriptor. */
+static size_t exported_chunks(const gvmm_buffer *buffer)
+{
+    size_t count = 0;
+    range *links = NULL;
+    if (buffer && !gvmm_buffer_is_closed(buffer)) ck_ok(gvmm__buffer_borrow(&links, buffer));
+    for (const range *link = links; link; link = link->before) count += gvmm__memory_is_exported(link->mapping.memory);
+    gvmm__range_release(links);
+    return count;
 }
 
 static void census(size_t counts[GVMM_SIM_KIND_COUNT])
@@ -343,6 +415,9 @@ static void ck_input_good(const scene *s, uint64_t address, size_t size)
 static void end_scene(scene *s)
 {
     gvmm_buffer_release(s->out);
+    gvmm_buffer_release(s->have);
+    gvmm_export_release(s->exported);
+    gvmm_export_release(s->out_export);
     gvmm_resource_release(s->out_resource);
     gvmm_buffer_release(s->input);
     gvmm_resource_release(s->resource);
@@ -369,6 +444,7 @@ static bool sweep_step(const operation *op, uint64_t nth, bool onwards)
     gvmm_drain();
     census(counts);
     gvmm_get_stats(NULL, &before);
+    size_t exported = exported_chunks(s.input);
     atomic_store(&warning_count, 0);
 
     fault(nth, onwards);
@@ -382,10 +458,11 @@ static bool sweep_step(const operation *op, uint64_t nth, bool onwards)
     } else if (r) {
         ck_assert_msg(is_documented(r), "%s: %s", op->name, gvmm_result_name(r));
         ck_assert_str_ne(last_text(), "");
-        ck_assert(!s.out && !s.out_resource);
+        ck_assert(!s.out && !s.out_resource && !s.out_export);
         wait_for_mappings(before.mappings); /* what a failed retention gave up is on its way */
         gvmm_get_stats(NULL, &after);
         ck_same_figures(&before, &after);
+        if (op->run != send_and_receive) ck_assert_uint_eq(exported_chunks(s.input), exported);
         census(counts_after);
         for (int kind = 0; kind < GVMM_SIM_USER_OBJECT; kind++) ck_assert_uint_eq(counts[kind], counts_after[kind]);
         ck_input_as_it_was(&s, address, size, evicted, second);

@@ -22,11 +22,12 @@ typedef struct gvmm_sim_config {
     unsigned descriptors;   /* exported descriptors open at a time; 0: what the system gives */
     bool peers;             /* every device can access every other */
     bool latency;           /* each VMM call takes the time measured on an H200 */
+    bool fabric;            /* memory can have fabric handles, as where there is an IMEX channel */
 } gvmm_sim_config;
 
 #define GVMM_SIM_CONFIG_INIT \
     { \
-        sizeof(gvmm_sim_config), 1, 1, (uint64_t)80 << 30, (uint64_t)1 << 46, 2u << 20, 0, true, false \
+        sizeof(gvmm_sim_config), 1, 1, (uint64_t)80 << 30, (uint64_t)1 << 46, 2u << 20, 0, true, false, false \
     }
 
 /* The simulated driver's table. Usable at once: gvmm_driver_install(gvmm_sim_driver()). */

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from . import sim
+from . import _share, sim  # noqa: F401  _share makes buffers known to multiprocessing
 from ._errors import CUDAError, CUDAMemoryError, CUDAValueError, CUDAWarning
 from ._gvmm import Buffer, VirtualMemoryBuffer, VirtualMemoryResource, drain
 from ._gvmm import version as __version__

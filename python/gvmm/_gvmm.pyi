@@ -1,7 +1,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from os import PathLike
 from types import TracebackType
-from typing import Any, Literal, Protocol, SupportsIndex, SupportsInt, TypeVar
+from typing import Any, Literal, NoReturn, Protocol, SupportsIndex, SupportsInt, TypeVar
 
 from ._options import VirtualMemoryResourceOptions
 from ._residency import ResidencyEvent
@@ -32,6 +32,10 @@ class _HasHandle(Protocol):
     @property
     def handle(self) -> SupportsInt: ...
 
+class _HasFileno(Protocol):
+    def fileno(self) -> int: ...
+
+_Socket = int | _HasFileno
 _B = TypeVar("_B", bound=Buffer)
 
 class Buffer:
@@ -100,6 +104,10 @@ class VirtualMemoryBuffer(Buffer):
         self, contents: _Contents = "host", *, stream: _Stream | None = None, directory: _Directory | None = None
     ) -> None: ...
     def restore(self) -> None: ...
+    def send(self, socket: _Socket, *, timeout: float | None = 30.0) -> None: ...
+    def identities(self) -> list[tuple[bytes, int, int]]: ...
+    def _export(self) -> tuple[bytes, tuple[int, ...], object]: ...
+    def __reduce__(self) -> NoReturn: ...
 
 _Piece = (
     VirtualMemoryBuffer
@@ -141,6 +149,15 @@ class VirtualMemoryResource:
         directory: _Directory | None = None,
     ) -> None: ...
     def restore(self, tag: SupportsIndex | None = None) -> None: ...
+    def receive(
+        self,
+        socket: _Socket,
+        *,
+        have: VirtualMemoryBuffer | None = None,
+        stream: _Stream | None = None,
+        timeout: float | None = 30.0,
+    ) -> VirtualMemoryBuffer: ...
+    def _import(self, descriptor: bytes, fds: Iterable[int], /) -> VirtualMemoryBuffer: ...
     def modify_allocation(
         self, buffer: VirtualMemoryBuffer, new_size: SupportsIndex, config: _Options = None
     ) -> VirtualMemoryBuffer: ...

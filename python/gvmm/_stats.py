@@ -11,7 +11,7 @@ class Stats(NamedTuple):
     """What is alive, in bytes and pieces, and what has happened since the start."""
 
     physical_bytes: int
-    """Memory created and not released."""
+    """Memory created and not released; not what was imported."""
     mapped_bytes: int
     """Sum of live mappings: memory mapped twice counts twice."""
     reserved_bytes: int
@@ -36,6 +36,8 @@ class Stats(NamedTuple):
     """Of the allocations, those that needed no memory, as kept memory was there."""
     kept_bytes: int
     """Kept for reuse now; also counted in physical_bytes."""
+    imported_bytes: int
+    """Memory of other processes that is held here."""
 
 
 def stats(resource: _gvmm.VirtualMemoryResource | None = None) -> Stats:

@@ -264,6 +264,23 @@ static PyMethodDef methods[] = {
      "Raises CUDAMemoryError if the device is full, CUDAError, RuntimeError for a closed buffer or in on_residency, TypeError for a\n"
      "wrapped one. After a failure all is evicted as before, contents still kept, to be tried again.\n\n"
      ">>> buffer.restore()"},
+    {"send", FAST(buffer_send),
+     "send($self, /, socket, *, timeout=30.0)\n--\n\n"
+     "Sends the memory over a connected Unix socket to a process that calls VirtualMemoryResource.receive(), and returns when that\n"
+     "holds it. Nothing is copied, and chunks that the receiver has are not sent again. Order between the processes' work is yours.\n\n"
+     "socket\n    Of type SOCK_STREAM or SOCK_SEQPACKET, or its descriptor. After a failure it is good for closing only.\n"
+     "timeout\n    Seconds for all of it; None: none.\n\n"
+     "Raises CUDAError if the other process has gone (its result is \"GVMM_E_PEER_GONE\") or the memory cannot be exported,\n"
+     "ValueError for what is no such socket or evicted memory, RuntimeError for a closed buffer, TypeError for a wrapped one.\n\n"
+     ">>> weights.send(connection)"},
+    {"identities", buffer_identities, METH_NOARGS,
+     "identities($self, /)\n--\n\n"
+     "(origin, serial, generation) of each chunk of memory, in address order: what it is known by in all processes. Equal if and\n"
+     "only if it is the same memory. `origin`: 16 bytes, of the process that made it; `generation` rises with every restore.\n\n"
+     "Raises RuntimeError for a closed buffer, TypeError for a wrapped one.\n\n"
+     ">>> received.identities() == weights.identities()\nTrue"},
+    {"_export", buffer_export_all, METH_NOARGS, NULL},
+    {"__reduce__", buffer_refuse_pickle, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,6 +1,6 @@
 /* The extension's map: what each file offers to the others, grouped under the file that defines it.
  *
- *     module  →  resource, buffer, elastic, residency, release, exchange, work, probe, simulate, timing  →  stream, call, args, error
+ *     module  →  resource, buffer, elastic, residency, release, exchange, share, work, probe, simulate, timing  →  stream, call, args, error
  *
  * Objects are ordinary Python objects over one reference to an object of the library. They hold their module's state by pointer: an
  * object keeps its type alive, the type its module. What may block runs between call_begin and call_end, without the interpreter lock. */
@@ -235,6 +235,15 @@ PyObject *buffer_dlpack_device(PyObject *self, PyObject *unused);
 PyObject *buffer_array_interface(PyObject *self, void *unused);
 int buffer_getbuffer(PyObject *self, Py_buffer *view, int flags);
 void buffer_releasebuffer(PyObject *self, Py_buffer *view);
+
+/* ---- share.c: buffers between processes ---- */
+
+PyObject *buffer_send(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names);
+PyObject *buffer_export_all(PyObject *self, PyObject *unused);
+PyObject *buffer_identities(PyObject *self, PyObject *unused);
+PyObject *buffer_refuse_pickle(PyObject *self, PyObject *unused);
+PyObject *resource_receive(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names);
+PyObject *resource_import(PyObject *self, PyObject *args);
 
 /* ---- probe.c: what a device can do, and what all ranks have ---- */
 

@@ -46,7 +46,8 @@ bool is_exiting(module_state *state)
     X(driver_calls) \
     X(releases_waiting) \
     X(reused) \
-    X(kept_bytes)
+    X(kept_bytes) \
+    X(imported_bytes)
 /* clang-format on */
 
 /* _stats(resource or None) -> dict */

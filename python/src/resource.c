@@ -477,6 +477,18 @@ static PyMethodDef methods[] = {
      "restore($self, /, tag=None)\n--\n\n"
      "Restores what evict() evicted, and raises as VirtualMemoryBuffer.restore(): all of it or none.\n\n"
      ">>> resource.restore(tag=WEIGHTS)"},
+    {"receive", FAST(resource_receive),
+     "receive($self, /, socket, *, have=None, stream=None, timeout=30.0)\n--\n\n"
+     "Makes a buffer of what VirtualMemoryBuffer.send() sends: the same memory, open to this resource's readers. It can grow by memory\n"
+     "of its own; it cannot be evicted or sent on.\n\n"
+     "have\n    What an earlier receive gave: what it begins with is not sent again, and if the sender's has only grown, the result\n"
+     "    stays at its address where there is room (option capacity). It stays open.\n"
+     "stream\n    As in allocate().\n"
+     "socket, timeout\n    As in send().\n\n"
+     "Raises CUDAError if the other process has gone (\"GVMM_E_PEER_GONE\"), ValueError for what is no such socket, or no memory,\n"
+     "TypeError, RuntimeError. After a failure nothing is left.\n\n"
+     ">>> weights = resource.receive(connection)"},
+    {"_import", resource_import, METH_VARARGS, NULL},
     {"deallocate", FAST(resource_deallocate),
      "deallocate($self, /, ptr, size, *, stream=None)\n--\n\n"
      "Unmaps `size` bytes at `ptr` and frees that reservation: for a mapping made by hand, that is one reservation, wholly mapped,\n"
