@@ -745,6 +745,103 @@ typedef struct gvmm_probe_report {
 GVMM_API gvmm_result gvmm_probe(gvmm_probe_report *out, int device);
 
 /* ---------------------------------------------------------------------------------------------
+ * Pool: a stream-ordered allocator for many sizes, from 512 bytes to all of the device's memory.
+ *
+ * What a stream gave up can be had again by that stream at once, and by others when the work before is done. Free memory
+ * that lies in the wrong place is mapped where it is needed before new memory is made. docs/pool.md says how.
+ * ------------------------------------------------------------------------------------------- */
+
+typedef struct gvmm_pool gvmm_pool;
+
+typedef struct gvmm_pool_options {
+    size_t struct_size;
+    size_t limit; /* bytes of physical memory that the pool may have; 0: what the device has */
+    bool
+        streams_outlive; /* promises that every stream named in a free lives as long as the pool: a free is then cheaper */
+} gvmm_pool_options;
+
+#define GVMM_POOL_OPTIONS_INIT \
+    { \
+        sizeof(gvmm_pool_options), 0, false \
+    }
+
+/* Makes a pool, with no memory yet. Reserves five times as much address space as the pool may have memory, or what can be
+ * had of that.
+ *
+ * resource  whose options the memory is made with: readers, handle types, stripe. Its location must be a device.
+ * options   NULL: GVMM_POOL_OPTIONS_INIT.
+ * Returns   GVMM_E_INVALID      a NULL, or a struct_size of another version
+ *           GVMM_E_UNSUPPORTED  the location is not a device
+ *           GVMM_E_NO_HOST_MEMORY, GVMM_E_NO_ADDRESS_SPACE, GVMM_E_DRIVER
+ * Owns      one reference to *out, which holds the resource.
+ * Capture   allowed. */
+GVMM_API gvmm_result gvmm_pool_create(gvmm_pool **out, gvmm_resource *resource, const gvmm_pool_options *options);
+
+/* One reference more, one less. Both take NULL. The last release waits for the work of what was freed, and gives all
+ * memory back. All blocks must have been freed before; if some were not, a warning says so, nothing is given back, and the
+ * caller still has the reference. What a graph holds (see gvmm_pool_free) keeps the pool. */
+GVMM_API gvmm_pool *gvmm_pool_retain(gvmm_pool *pool);
+GVMM_API void gvmm_pool_release(gvmm_pool *pool);
+
+/* Allocates, for use by `stream` first: others must be made to wait for it, as with cuMemAllocAsync. The address is a
+ * multiple of 512, for 1 MiB and more of 4096. The bytes are what was there before.
+ *
+ * stream   NULL: the device's legacy default stream.
+ * Returns  GVMM_E_INVALID           a NULL, or size 0
+ *          GVMM_E_NO_DEVICE_MEMORY  more than there is, or than the limit; after waiting for everything that was freed
+ *          GVMM_E_NO_HOST_MEMORY, GVMM_E_NO_ADDRESS_SPACE, GVMM_E_DRIVER
+ * Threads  any; a pool can be used by many at once.
+ * Capture  allowed. While the stream captures, only memory whose work is done is taken; captured work that uses it must not
+ *          run after the block was freed, unless it was freed into the same capture. */
+GVMM_API gvmm_result gvmm_pool_malloc(uint64_t *out, gvmm_pool *pool, size_t size, gvmm_stream stream);
+
+/* Frees a block, whose last use is work of `stream` so far, or comes before that. Does not wait.
+ *
+ * address  0: does nothing.
+ * stream   NULL: the device's legacy default stream. After the call it may be destroyed, but with streams_outlive, or if it
+ *          was capturing.
+ * Returns  GVMM_E_INVALID  not the address of a block of this pool, or freed already: nothing was done
+ * Threads  any.
+ * Capture  harms none. While the stream captures, the graph that it captures into holds the block, as in
+ *          gvmm_buffer_close_deferred: it can be had again when that graph and all of its launches are gone. */
+GVMM_API gvmm_result gvmm_pool_free(gvmm_pool *pool, uint64_t address, gvmm_stream stream);
+
+/* Gives memory that is free and done with back to the driver until the pool has no more than `keep` bytes. Returns the
+ * bytes that went. Only whole granules can go. Waits for nothing. */
+GVMM_API size_t gvmm_pool_trim(gvmm_pool *pool, size_t keep);
+
+/* Another limit; 0: none. Less than the pool has: it has to be trimmed, or gets no more. Blocks in the address space that
+ * the first limit was given for always fit. */
+GVMM_API gvmm_result gvmm_pool_set_limit(gvmm_pool *pool, size_t limit);
+
+typedef struct gvmm_pool_stats {
+    uint64_t live_bytes;     /* asked for and not freed */
+    uint64_t rounded_bytes;  /* the same as the pool rounds it */
+    uint64_t physical_bytes; /* memory that the pool has */
+    uint64_t live_peak;      /* most live bytes, as seen when memory was not at hand, and by gvmm_pool_get_stats */
+    uint64_t physical_peak;  /* most physical bytes */
+    uint64_t blocks;         /* live blocks */
+    uint64_t mallocs;        /* since the start */
+    uint64_t reuses;         /* since the start: mallocs that got what had just been freed, without a search */
+    uint64_t stitches;       /* since the start: pieces of free memory that were mapped elsewhere */
+} gvmm_pool_stats;
+
+/* The pool's figures. Each is true at some moment during the call. */
+GVMM_API void gvmm_pool_get_stats(gvmm_pool *pool, gvmm_pool_stats *out);
+
+/* The peaks become what they are now. */
+GVMM_API void gvmm_pool_reset_peaks(gvmm_pool *pool);
+
+/* malloc and free as torch.cuda.memory.CUDAPluggableAllocator calls them. The first malloc on a device makes a pool there,
+ * with default options, which lives as long as the process. What fails is a warning, and malloc then gives NULL; size 0 and
+ * NULL are allowed. */
+GVMM_API void *gvmm_torch_malloc(ptrdiff_t size, int device, gvmm_stream stream);
+GVMM_API void gvmm_torch_free(void *ptr, ptrdiff_t size, int device, gvmm_stream stream);
+
+/* The pool that they use on a device, or NULL. Borrowed. */
+GVMM_API gvmm_pool *gvmm_torch_pool(int device);
+
+/* ---------------------------------------------------------------------------------------------
  * Ranks that agree: processes that work together must take the same decision, or one waits for what another never does.
  * Each probes its device and packs the report; all exchange the records by their own means (an all-gather of bytes), and
  * each computes the same answer from all of them.

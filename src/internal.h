@@ -1,8 +1,9 @@
 /* The library's map: what each file offers to those on its left.
  *
- *     exchange → share → graph, compose, evict → contents → buffer → grow → resource → stock, retire, reuse → worker
- *         → ranks → options → probe → range → residence → mapping → memory → reservation, backup, placement → stream
- *         → device → stats → driver, faults, trace → wire, socket → host → error
+ *     exchange → share → graph, compose, evict, torch → contents → buffer, pool → grow → resource → order
+ *         → stock, retire, reuse, heap → blocks → worker → ranks → options → probe → range → residence → mapping → memory
+ *         → reservation, backup, placement → stream → device → stats → driver, faults, trace → wire, socket → host
+ *         → error
  *
  * A file uses only what is to its right (tools/check_includes.sh). Objects are reference counted; `create` and `retain`
  * give a reference, `release` takes one, takes NULL, and makes the one driver call that undoes the object. Host memory
@@ -571,7 +572,7 @@ void gvmm__worker_wait_past(uint64_t seen);
 
 /* Embedded in what gives a range up. `done` is called when the range has gone, on the worker or within gvmm__retire. */
 typedef struct retirement {
-    range *range;
+    range *range;       /* NULL: `done` gives up what there is */
     gvmm_stream stream; /* as recorded */
     device *device;
     void (*done)(struct retirement *self);
@@ -586,6 +587,7 @@ typedef struct retirement {
 /* Gives the range back when its event is reached, or without one when the stream's work so far is done, and returns at
  * once. Never loses it: where nothing else will do, it waits here. With an event the stream may be gone. */
 void gvmm__retire(retirement *r);
+
 uint64_t gvmm__retire_waiting(void);
 
 /* ---- reuse.c: what was given up in stream order, kept to be taken again ---- */
@@ -627,6 +629,10 @@ typedef struct reuse_figures {
 } reuse_figures;
 void gvmm__reuse_read(reuse_figures *out, reuse *of);
 
+/* A pool's cache gives to a stream only what the same stream put, as the pool has other memory for others. What it keeps
+ * are not buffers: of its figures, only the calls are the process's. */
+void gvmm__reuse_set_of_pool(reuse *u);
+
 /* Drops all, and keeps nothing from then on; nobody takes any more. When it returns, `drop` is not running and will not
  * be called. gvmm__reuse_free: nobody puts any more, either. */
 void gvmm__reuse_end(reuse *u, reuse_figures *last);
@@ -647,6 +653,192 @@ bool gvmm__stocks_flush(int device);
 /* Makes no more, gives back what is there, and drops the caller's reference. */
 void gvmm__stock_end(stock *s);
 void gvmm__stock_release(stock *s);
+
+/* ---- blocks.c: a pool's address space as blocks side by side; by size, by neighbour, by address ---- */
+
+enum { REGION_SMALL, REGION_LARGE, REGIONS }; /* apart, so that small blocks do not hold what large ones leave */
+enum { BIN_LEVELS = 40, BIN_SLOTS = 16 };
+#define LARGE_BLOCK ((size_t)1 << 20)
+
+typedef struct heap heap;
+typedef struct pool_block pool_block;
+typedef struct leaf leaf;
+
+/* Free blocks by size. */
+typedef struct bins {
+    uint64_t bytes, levels;
+    uint16_t slots[BIN_LEVELS];
+    pool_block *first[BIN_LEVELS][BIN_SLOTS];
+} bins;
+
+/* Free blocks whose last work is in one order: a stream's, or done. Only blocks of the same arena are joined. */
+typedef struct arena {
+    bins bins[REGIONS];
+} arena;
+
+typedef enum block_kind {
+    BLOCK_USED,  /* handed out; also while it waits for its work outside of the heap */
+    BLOCK_READY, /* free, memory under all of it */
+    BLOCK_HOLE   /* free, no memory under any of it: whole granules */
+} block_kind;
+
+struct pool_block {
+    union {
+        reusable kept;      /* handed out: live, or freed and in the cache */
+        retirement retired; /* freed, and waiting for more than its stream */
+        struct {
+            pool_block *next, *before;
+        } list; /* free: in a bin */
+    };
+    atomic_ullong tag; /* gvmm__block_tag of a block that was handed out; 0: never */
+    heap *heap;
+    size_t asked; /* bytes that the caller wanted */
+    /* Of the heap, under its lock. The first two do not change while it is used. */
+    uint64_t address;
+    size_t size;
+    pool_block *left, *right;
+    arena *arena;    /* of a ready one */
+    uint64_t number; /* when it came into its arena */
+    block_kind kind;
+    unsigned region;
+};
+
+/* Whoever frees an address changes the tag from live to not. */
+static inline unsigned long long gvmm__block_tag(uint64_t address, bool live) { return address | (live ? 1 : 0); }
+
+/* What blocks are multiples of: 512 bytes, large ones 4 KiB. The table has a leaf for each 2 MiB. */
+enum { UNIT_SHIFT = 9, LARGE_SHIFT = 12, LEAF_SHIFT = 21 };
+
+static inline unsigned gvmm__block_region(size_t size) { return size < LARGE_BLOCK ? REGION_SMALL : REGION_LARGE; }
+static inline unsigned gvmm__block_shift(unsigned region) { return region == REGION_SMALL ? UNIT_SHIFT : LARGE_SHIFT; }
+
+/* Of a size that is less than 2^63. */
+static inline size_t gvmm__block_round(size_t size)
+{
+    size_t step = size < LARGE_BLOCK ? (size_t)1 << UNIT_SHIFT : (size_t)1 << LARGE_SHIFT;
+    return (size + step - 1) & ~(step - 1);
+}
+
+/* The best fit, by size and then by address; NULL: none. And all from a size on, roughly from small to large. */
+pool_block *gvmm__bins_best(const bins *in, size_t size);
+pool_block *gvmm__bins_next(const bins *in, const pool_block *after, size_t least);
+
+/* Room for so many cuts. */
+gvmm_result gvmm__blocks_spare(heap *h, size_t count);
+
+/* Takes a free block out of its bin. Cuts what is in none: gives the part behind `size`. Takes in the block to the right,
+ * which is in none either. */
+void gvmm__block_unlink(heap *h, pool_block *b);
+pool_block *gvmm__block_cut(heap *h, pool_block *b, size_t size);
+void gvmm__block_absorb(heap *h, pool_block *b);
+
+/* Cuts [from, to) out of a free block and its bin; the rest stays free. Up to two cuts. */
+pool_block *gvmm__block_carve(heap *h, pool_block *b, uint64_t from, uint64_t to);
+
+/* Makes it free, joined with neighbours alike. Gives what it has become part of. */
+pool_block *gvmm__block_put(heap *h, pool_block *b, block_kind kind, arena *of, uint64_t number);
+
+/* Makes a block findable by its address, for which there has to be room; it is not live yet. Finds it, without a lock. What
+ * is found at a wrong address can be any block of the heap: the tag tells. */
+gvmm_result gvmm__blocks_room(heap *h, unsigned region, uint64_t address);
+void gvmm__block_enter(heap *h, pool_block *b);
+static inline pool_block *gvmm__block_at(const heap *h, uint64_t address);
+
+/* Needs base, large and end. The end is also that of a start that failed. */
+gvmm_result gvmm__blocks_start(heap *h);
+void gvmm__blocks_end(heap *h);
+
+/* ---- heap.c: physical memory under a pool's blocks, in pieces that can be moved ---- */
+
+struct heap {
+    uint64_t base, large, end; /* the large blocks' region begins at `large` */
+    reservation *where;
+    placement *placement;
+    account *account;
+    struct piece **pieces; /* by granule; NULL: none there */
+    size_t limit;          /* bytes of physical memory */
+    /* Figures, bytes; used: of blocks that are handed out. */
+    size_t physical, physical_peak, used;
+    uint64_t stitches;
+    arena common; /* blocks whose work is done */
+    bins holes[REGIONS];
+    /* blocks.c's */
+    _Atomic(leaf *) *index;
+    size_t leaves;
+    struct slab *slabs;
+    pool_block *spare;
+    size_t spare_count;
+};
+
+struct leaf {
+    _Atomic(pool_block *) at[1]; /* as many as blocks of the region can begin in a leaf */
+};
+
+static inline pool_block *gvmm__block_at(const heap *h, uint64_t address)
+{
+    uint64_t offset = address - h->base;
+    if (offset >= h->end - h->base) return NULL;
+    unsigned shift = address < h->large ? UNIT_SHIFT : LARGE_SHIFT;
+    if (offset & (((uint64_t)1 << shift) - 1)) return NULL;
+    leaf *l = atomic_load_explicit(&h->index[offset >> LEAF_SHIFT], memory_order_acquire);
+    if (!l) return NULL;
+    return atomic_load_explicit(&l->at[(offset & (((uint64_t)1 << LEAF_SHIFT) - 1)) >> shift], memory_order_acquire);
+}
+
+/* One reservation of `space` bytes or what can be had of it. After a failure there is nothing to end. */
+gvmm_result gvmm__heap_start(heap *h, placement *p, account *a, uint64_t space, size_t limit);
+
+/* Unmaps everything, also what is used. */
+void gvmm__heap_end(heap *h);
+
+/* The rest is for who holds the heap's lock, which is the caller's. Nothing here waits for work. */
+
+/* A free block of one's own arena (NULL: none) or of the common one; *out is NULL if none is ready. */
+gvmm_result gvmm__heap_take(pool_block **out, heap *h, unsigned region, size_t size, arena *own);
+
+/* How many bytes have to be mapped to make one. */
+gvmm_result gvmm__heap_missing(size_t *out, const heap *h, unsigned region, size_t size, const arena *own);
+
+/* Makes one. `stitch`: of free pieces of the common arena where there are any, else of new ones. A failure leaves no new
+ * memory; pieces may have been moved. */
+gvmm_result gvmm__heap_fill(pool_block **out, heap *h, unsigned region, size_t size, const arena *own, bool stitch);
+
+/* Frees a used block into an arena. */
+void gvmm__heap_put(heap *h, pool_block *b, arena *of, uint64_t number);
+
+/* The work of the arena's blocks up to this number is done: they become common. */
+void gvmm__heap_done(heap *h, arena *of, uint64_t number);
+
+/* Gives free pieces back until no more than `keep` bytes are left. Bytes that have gone. */
+size_t gvmm__heap_trim(heap *h, size_t keep);
+
+/* ---- order.c: free blocks by the stream that may have them at once ---- */
+
+typedef struct order order;
+typedef struct orders {
+    heap *heap;
+    device *device;
+    bool streams_outlive;
+    unsigned count;
+    order *list[32];
+} orders;
+
+/* With the heap's lock held: the stream's arena, NULL if it has none. `id`: its number, as reuse.c has it. */
+arena *gvmm__order_arena(const orders *o, gvmm_stream stream, uint64_t id);
+
+/* Frees a used block in the order of its stream. `event`, which is taken over, tells when its work is done; NULL: streams
+ * outlive. False if there is no room for the order; nothing was taken over then. With the lock held. */
+bool gvmm__order_enter(orders *o, pool_block *b, gvmm_stream stream, uint64_t id, CUevent event, CUcontext context);
+
+/* Makes common what is done. With the lock held. */
+void gvmm__orders_poll(orders *o);
+
+/* The same for as long as making memory would take, or until all is done; takes the lock itself. */
+void gvmm__orders_linger(orders *o, pthread_mutex_t *lock);
+
+/* The same after waiting for all of it; takes the lock itself. */
+void gvmm__orders_wait(orders *o, pthread_mutex_t *lock);
+void gvmm__orders_end(orders *o);
 
 /* ---- resource.c ---- */
 
@@ -690,6 +882,11 @@ gvmm_result gvmm__range_grow(range **out, range *from, const maker *with, size_t
 
 /* Claims the address space behind a range: what its reservation has left, or a new one. NULL if it is taken. */
 reservation *gvmm__claim_behind(range *from, size_t size, account *a);
+
+/* ---- torch.c ---- */
+
+/* Releases its pools, which otherwise live as long as the process. */
+void gvmm__torch_end(void);
 
 /* ---- buffer.c ---- */
 

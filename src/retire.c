@@ -48,14 +48,15 @@ static void give_back(retirement *r)
     r->done(r);
 }
 
+static uint64_t address_of(const retirement *r) { return r->range ? gvmm__range_base(r->range) : 0; }
+
 /* For its event, if it has one: the stream may be gone. */
 static void wait_here(retirement *r)
 {
     CUresult status = r->event ? DRIVER_QUIET(cuEventSynchronize, r->event) : CUDA_SUCCESS;
     if (status != CUDA_SUCCESS && status != CUDA_ERROR_DEINITIALIZED)
-        gvmm__warn_driver(GVMM_CALL_cuEventSynchronize, status, "released without waiting: buffer",
-                          gvmm__range_base(r->range));
-    if (!r->event) gvmm__stream_wait(r->stream, r->device, gvmm__range_base(r->range));
+        gvmm__warn_driver(GVMM_CALL_cuEventSynchronize, status, "released without waiting: buffer", address_of(r));
+    if (!r->event) gvmm__stream_wait(r->stream, r->device, address_of(r));
 }
 
 static void wait_and_give_back(retirement *r)
@@ -121,7 +122,7 @@ static bool hold_by_capture(retirement *r)
 static bool is_done(retirement *r)
 {
     stream_mark m = r->event ? MARK_SET : try_to_mark(r);
-    if (m == MARK_FAILED) gvmm__stream_wait(r->stream, r->device, gvmm__range_base(r->range));
+    if (m == MARK_FAILED) gvmm__stream_wait(r->stream, r->device, address_of(r));
     if (m != MARK_SET) return m == MARK_FAILED;
     return DRIVER_QUIET(cuEventQuery, r->event) !=
            CUDA_ERROR_NOT_READY; /* an error: the work will never be done, or is */
@@ -254,6 +255,8 @@ void gvmm__retire(retirement *r)
     CUstreamCaptureMode old = CU_STREAM_CAPTURE_MODE_RELAXED;
     bool relaxed = DRIVER_QUIET(cuThreadExchangeStreamCaptureMode, &old) == CUDA_SUCCESS;
     stream_mark m = !relaxed || !start() ? MARK_FAILED : r->event ? MARK_SET : try_to_mark(r);
+    if (m == MARK_FAILED && !r->event && gvmm__stream_check(r->stream) == GVMM_E_CAPTURING)
+        m = MARK_CAPTURING; /* a wait would end it */
     bool on_its_way = (m == MARK_CAPTURING && hold_by_capture(r)) || mark_or_queue(r, m);
     if (!on_its_way) wait_and_give_back(r);
     if (relaxed) gvmm__relaxed_leave(old);

@@ -39,6 +39,7 @@ struct reuse {
     device *device;
     size_t limit; /* bytes */
     bool streams_outlive;
+    bool of_pool; /* gives to the same stream only; what it keeps are not buffers */
     void (*drop)(reusable *);
     reuse *next;            /* of all caches, oldest first; guarded by all_lock */
     uint64_t serial;        /* in that list */
@@ -280,7 +281,7 @@ static reusable *take_anywhere(reuse *u, size_t size, gvmm_stream stream, uint64
 {
     reusable *found = NULL;
     pthread_mutex_lock(&u->lock);
-    for (int pass = 0; pass < 2; pass++) {
+    for (int pass = 0; pass < (u->of_pool ? 1 : 2); pass++) {
         for (front *f = u->fronts; f && !found; f = f->next) {
             gvmm__lock(&f->lock);
             lay_down(f);
@@ -294,6 +295,7 @@ static reusable *take_anywhere(reuse *u, size_t size, gvmm_stream stream, uint64
 
 static reusable *take_slowly(reuse *u, front *own, size_t size, gvmm_stream stream, uint64_t id)
 {
+    if (u->of_pool && !id) return NULL;
     reusable *e = take_anywhere(u, size, stream, id);
     if (!e) return NULL;
     bool same = is_same(e, size, stream, id);
@@ -535,9 +537,15 @@ void gvmm__reuse_read(reuse_figures *out, reuse *of)
         return;
     }
     pthread_mutex_lock(&all_lock);
-    for (reuse *u = all; u; u = u->next) read_one(out, u);
+    for (reuse *u = all; u; u = u->next) {
+        reuse_figures one = {0};
+        read_one(u->of_pool ? &one : out, u);
+        out->calls += one.calls;
+    }
     pthread_mutex_unlock(&all_lock);
 }
+
+void gvmm__reuse_set_of_pool(reuse *u) { u->of_pool = true; }
 
 /* Takes the cache away from its fronts, and what they have. Both locks are held. */
 static void empty_fronts(reuse *u, reuse_figures *last, reusable **victims)

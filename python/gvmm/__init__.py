@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 from . import _share, sim  # noqa: F401  _share makes buffers known to multiprocessing
 from ._errors import CUDAError, CUDAMemoryError, CUDAValueError, CUDAWarning
-from ._gvmm import Buffer, VirtualMemoryBuffer, VirtualMemoryResource, drain
+from ._gvmm import Buffer, Pool, VirtualMemoryBuffer, VirtualMemoryResource, drain
 from ._gvmm import version as __version__
 from ._options import VirtualMemoryResourceOptions
+from ._pool import PoolStats
 from ._probe import Capability, CommonProbe, Probe, probe, probe_common
 from ._residency import ResidencyEvent
 from ._stats import Stats, stats
+from ._torch import torch_allocator, torch_stats
 from .sim import simulate
 
 if TYPE_CHECKING:
@@ -38,6 +40,8 @@ __all__ = [
     "CommonProbe",
     "Device",
     "Graph",
+    "Pool",
+    "PoolStats",
     "Probe",
     "ResidencyEvent",
     "Stats",
@@ -52,6 +56,8 @@ __all__ = [
     "sim",
     "simulate",
     "stats",
+    "torch_allocator",
+    "torch_stats",
 ]
 
 _ON_DEMAND = ("Device", "Graph", "Stream")  # they need ctypes, which most programs do without

@@ -1,6 +1,7 @@
 /* The extension's map: what each file offers to the others, grouped under the file that defines it.
  *
- *     module  →  resource, buffer, elastic, residency, release, exchange, share, work, probe, simulate, timing  →  stream, call, args, error
+ *     module  →  resource, pool, buffer, elastic, residency, release, exchange, share, work, probe, simulate, timing  →  stream, call,
+ *         args, error
  *
  * Objects are ordinary Python objects over one reference to an object of the library. They hold their module's state by pointer: an
  * object keeps its type alive, the type its module. What may block runs between call_begin and call_end, without the interpreter lock. */
@@ -25,7 +26,8 @@ typedef struct module_state {
     PyObject *settled_options, *device_ordinal;
     PyObject *residency_event; /* gvmm._residency.ResidencyEvent */
     PyObject *cuda_error, *cuda_value_error, *cuda_memory_error, *cuda_warning;
-    PyTypeObject *resource_type, *buffer_type, *vm_buffer_type;
+    PyObject *pool_stats; /* gvmm._pool.PoolStats */
+    PyTypeObject *resource_type, *buffer_type, *vm_buffer_type, *pool_type;
     PyObject *outliving; /* {id: stream}: streams that a deferred release may still need (release.c) */
 } module_state;
 
@@ -131,6 +133,11 @@ PyObject *probe_settle(PyObject *module, PyObject *args);
 
 /* From an int, or an object that knows its ordinal. What is too large for the library becomes a number that it refuses. */
 bool take_ordinal(module_state *state, PyObject *device, int *out);
+
+/* ---- pool.c ---- */
+
+extern PyType_Spec pool_spec;
+PyObject *torch_stats(PyObject *module, PyObject *device);
 
 /* ---- buffer.c ---- */
 

@@ -90,6 +90,7 @@ static PyMethodDef functions[] = {
     {"_probe", probe, METH_O, NULL},
     {"_probe_common", probe_common, METH_O, NULL},
     {"_probe_settle", probe_settle, METH_VARARGS, NULL},
+    {"_torch_stats", torch_stats, METH_O, NULL},
     {"_time_create", time_create, METH_VARARGS, NULL},
     {"_time_alias", time_alias, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
@@ -111,6 +112,7 @@ static bool import_names(module_state *state)
            (state->pack_options = import_name("gvmm._options", "pack")) &&
            (state->settled_options = import_name("gvmm._options", "settled")) &&
            (state->residency_event = import_name("gvmm._residency", "ResidencyEvent")) &&
+           (state->pool_stats = import_name("gvmm._pool", "PoolStats")) &&
            (state->device_ordinal = import_name("gvmm._options", "device_ordinal")) &&
            (state->cuda_error = import_name("gvmm._errors", "CUDAError")) &&
            (state->cuda_value_error = import_name("gvmm._errors", "CUDAValueError")) &&
@@ -135,6 +137,7 @@ static int module_exec(PyObject *module)
     if (!(state->resource_type = add_type(module, &resource_spec, NULL))) return -1;
     if (!(state->buffer_type = add_type(module, &buffer_spec, NULL))) return -1;
     if (!(state->vm_buffer_type = add_type(module, &vm_buffer_spec, state->buffer_type))) return -1;
+    if (!(state->pool_type = add_type(module, &pool_spec, NULL))) return -1;
     if (PyModule_AddFunctions(module, simulate_methods) < 0) return -1;
     return PyModule_AddStringConstant(module, "version", gvmm_version());
 }
@@ -146,6 +149,7 @@ static int module_exec(PyObject *module)
     X(settled_options) \
     X(device_ordinal) \
     X(residency_event) \
+    X(pool_stats) \
     X(cuda_error) \
     X(cuda_value_error) \
     X(cuda_memory_error) \
@@ -153,6 +157,7 @@ static int module_exec(PyObject *module)
     X(resource_type) \
     X(buffer_type) \
     X(vm_buffer_type) \
+    X(pool_type) \
     X(outliving)
 /* clang-format on */
 

@@ -106,6 +106,18 @@ static CUresult create(CUmemGenericAllocationHandle *handle, size_t size, const 
     return CUDA_SUCCESS;
 }
 
+static CUresult some_memory(size_t *bytes, CUdevice device)
+{
+    *bytes = (size_t)4 << 30;
+    return CUDA_SUCCESS;
+}
+
+static CUresult context_of_stream(CUstream stream, CUcontext *context)
+{
+    *context = (CUcontext)&next_address;
+    return CUDA_SUCCESS;
+}
+
 static CUresult not_capturing(CUstream stream, CUstreamCaptureStatus *status)
 {
     *status = CU_STREAM_CAPTURE_STATUS_NONE;
@@ -132,6 +144,8 @@ static const gvmm_driver *null_driver(void)
     table.cuMemAddressReserve = reserve;
     table.cuMemCreate = create;
     table.cuStreamIsCapturing = not_capturing;
+    table.cuDeviceTotalMem = some_memory;
+    table.cuStreamGetCtx = context_of_stream;
     table.cuStreamGetId = some_id;
     table.cuEventCreate = some_event;
     return &table;
@@ -150,8 +164,7 @@ static char *block, *block_end;
 static void *allocate(size_t size)
 {
     size_t class = (size + 15) / 16;
-    MUST(class < CLASSES);
-    piece *p = free_pieces[class];
+    piece *p = class < CLASSES ? free_pieces[class] : NULL;
     if (p) {
         free_pieces[class] = p->next;
     } else {
@@ -167,6 +180,7 @@ static void deallocate(void *ptr)
 {
     if (!ptr) return;
     piece *p = (piece *)((char *)ptr - 16);
+    if (p->class >= CLASSES) return; /* few, and not used again */
     p->next = free_pieces[p->class];
     free_pieces[p->class] = p;
 }
@@ -228,9 +242,46 @@ MEASURE(release_1024, gvmm_buffer_release(in))
 MEASURE(release_8192, gvmm_buffer_release(in))
 MEASURE(release_32768, gvmm_buffer_release(in))
 
+#define STREAM some_stream
+static gvmm_pool *pool;
+static uint64_t address;
+
+MEASURE(pool_pair, OK(gvmm_pool_malloc(&address, pool, 65536, STREAM)); OK(gvmm_pool_free(pool, address, STREAM)))
+MEASURE(pool_pair_streams_outlive, OK(gvmm_pool_malloc(&address, pool, 65536, STREAM));
+        OK(gvmm_pool_free(pool, address, STREAM)))
+MEASURE(pool_malloc_split, OK(gvmm_pool_malloc(&address, pool, 3000, STREAM)))
+
 static const char names[] =
     "create close create_close warm warm_streams_outlive full_alias full_alias_release getters grow_in_place_1 grow_in_place_32768 "
-    "grow_moved_16 segments_16 release_1024 release_8192 release_32768";
+    "grow_moved_16 segments_16 release_1024 release_8192 release_32768 "
+    "pool_pair pool_pair_streams_outlive pool_malloc_split";
+
+static void warm_up_pool(void)
+{
+    for (int i = 0; i < 10; i++) {
+        OK(gvmm_pool_malloc(&address, pool, 65536, STREAM));
+        OK(gvmm_pool_free(pool, address, STREAM));
+    }
+}
+
+static void measure_pools(void)
+{
+    gvmm_pool_options options = GVMM_POOL_OPTIONS_INIT;
+    OK(gvmm_pool_create(&pool, plain, &options));
+    warm_up_pool();
+    measure_pool_pair(NULL, NULL);
+    uint64_t others[2];
+    for (int i = 0; i < 2; i++) OK(gvmm_pool_malloc(&others[i], pool, 3000, STREAM));
+    measure_pool_malloc_split(NULL, NULL);
+    OK(gvmm_pool_free(pool, address, STREAM));
+    for (int i = 0; i < 2; i++) OK(gvmm_pool_free(pool, others[i], STREAM));
+    gvmm_pool_release(pool);
+    options.streams_outlive = true;
+    OK(gvmm_pool_create(&pool, plain, &options));
+    warm_up_pool();
+    measure_pool_pair_streams_outlive(NULL, NULL);
+    gvmm_pool_release(pool);
+}
 
 /* There is one, and this thread's front for it comes first. */
 static void keep_one(gvmm_resource *resource)
@@ -276,6 +327,7 @@ static void measure_all(void)
     measure_grow_in_place_32768(many, &out);
     gvmm_buffer_release(out);
     measure_release_32768(many, NULL);
+    measure_pools();
 }
 
 /* ---- depth ---- */

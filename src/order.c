@@ -1,0 +1,207 @@
+/* Free blocks by the stream that may have them at once.
+ *
+ * What a stream gave up, that stream may have again without waiting, as what it does next comes after what it did
+ * before. Everybody else may have it when that work is done. So each stream has an arena of its own, and what is done
+ * moves to the common one, which is all that can be unmapped. Blocks come into an arena with a number and an event; a block
+ * is done when all events up to its number are reached, so that joining two blocks keeps but the larger number.
+ *
+ * If streams outlive the pool no event comes with a block. One is recorded when somebody asks, for all that came before. */
+#include <time.h>
+
+#include "internal.h"
+
+enum { LINGER = 50000 }; /* nanoseconds: about what it takes to make and map a piece of memory */
+
+typedef struct mark {
+    struct mark *next;
+    uint64_t number; /* all blocks up to this one */
+    CUevent event;
+    CUcontext context;
+    unsigned waiting; /* threads in cuEventSynchronize */
+} mark;
+
+struct order {
+    arena arena;
+    gvmm_stream stream; /* as recorded */
+    uint64_t id;
+    uint64_t entered, marked; /* numbers: of the last block, and up to which there are events */
+    mark *first, **last;
+};
+
+static bool is_empty(const order *o) { return !o->first && !o->arena.bins[0].bytes && !o->arena.bins[1].bytes; }
+
+/* ---- streams ---- */
+
+static order *find(const orders *o, gvmm_stream stream, uint64_t id)
+{
+    for (unsigned i = 0; i < o->count; i++)
+        if (o->list[i]->stream == stream && o->list[i]->id == id) return o->list[i];
+    return NULL;
+}
+
+arena *gvmm__order_arena(const orders *o, gvmm_stream stream, uint64_t id)
+{
+    order *found = find(o, stream, id);
+    return found ? &found->arena : NULL;
+}
+
+/* A new one, or one of a stream that has nothing here any more. NULL: there are too many. */
+static order *make(orders *o, gvmm_stream stream, uint64_t id)
+{
+    order *made = NULL;
+    if (o->count < sizeof o->list / sizeof o->list[0]) {
+        made = gvmm__alloc(sizeof *made);
+        if (!made) return NULL;
+        o->list[o->count++] = made;
+    }
+    for (unsigned i = 0; !made && i < o->count; i++)
+        if (is_empty(o->list[i])) made = o->list[i];
+    if (!made) return NULL;
+    *made = (order){.stream = stream, .id = id};
+    made->last = &made->first;
+    return made;
+}
+
+/* ---- marks ---- */
+
+static void add(order *to, mark *m, CUevent event, CUcontext context)
+{
+    *m = (mark){NULL, to->entered, event, context, 0};
+    *to->last = m;
+    to->last = &m->next;
+    to->marked = to->entered;
+}
+
+bool gvmm__order_enter(orders *o, pool_block *b, gvmm_stream stream, uint64_t id, CUevent event, CUcontext context)
+{
+    order *to = find(o, stream, id);
+    if (!to) to = make(o, stream, id);
+    mark *m = to && event ? gvmm__alloc(sizeof *m) : NULL;
+    if (!to || (event && !m)) return false;
+    to->entered++;
+    if (event) add(to, m, event, context);
+    gvmm__heap_put(o->heap, b, &to->arena, to->entered);
+    return true;
+}
+
+/* Events for what came without one. If none can be had, the blocks stay the stream's. */
+static void mark_now(orders *o, order *to)
+{
+    mark *m = gvmm__alloc(sizeof *m);
+    if (!m) return;
+    CUevent event = NULL;
+    CUcontext context = NULL;
+    if (gvmm__stream_mark(o->device, to->stream, &event, &context) == MARK_SET) add(to, m, event, context);
+    else gvmm__free(m);
+}
+
+static void take_first(orders *o, order *from)
+{
+    mark *m = from->first;
+    from->first = m->next;
+    if (!from->first) from->last = &from->first;
+    gvmm__event_put(o->device, m->context, m->event, true);
+    gvmm__free(m);
+}
+
+/* In relaxed mode. */
+static void poll_order(orders *o, order *of)
+{
+    uint64_t done = 0;
+    if (of->marked < of->entered) mark_now(o, of);
+    while (of->first && !of->first->waiting && DRIVER_QUIET(cuEventQuery, of->first->event) != CUDA_ERROR_NOT_READY) {
+        done = of->first->number;
+        take_first(o, of);
+    }
+    if (done && !is_empty(of)) gvmm__heap_done(o->heap, &of->arena, done);
+}
+
+void gvmm__orders_poll(orders *o)
+{
+    CUstreamCaptureMode old = CU_STREAM_CAPTURE_MODE_RELAXED;
+    if (DRIVER_QUIET(cuThreadExchangeStreamCaptureMode, &old) != CUDA_SUCCESS) return;
+    saved_error before; /* no memory for a mark is no failure of the caller's */
+    gvmm__error_save(&before);
+    for (unsigned i = 0; i < o->count; i++) poll_order(o, o->list[i]);
+    gvmm__error_restore(&before);
+    gvmm__relaxed_leave(old);
+}
+
+static bool has_marks(const orders *o)
+{
+    for (unsigned i = 0; i < o->count; i++)
+        if (o->list[i]->first) return true;
+    return false;
+}
+
+static long nanoseconds_since(const struct timespec *start)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (t.tv_sec - start->tv_sec) * 1000000000 + (t.tv_nsec - start->tv_nsec);
+}
+
+void gvmm__orders_linger(orders *o, pthread_mutex_t *lock)
+{
+    struct timespec start;
+    bool busy = true;
+    clock_gettime(CLOCK_MONOTONIC, &start);
+    while (busy && nanoseconds_since(&start) < LINGER) {
+        pthread_mutex_lock(lock);
+        gvmm__orders_poll(o);
+        busy = has_marks(o);
+        pthread_mutex_unlock(lock);
+    }
+}
+
+/* The last mark of an order, which stays until it is let go; NULL: none. Or, where no event could be had, the number up
+ * to which only waiting for the stream helps. */
+static mark *hold_last(orders *o, unsigned i, pthread_mutex_t *lock, uint64_t *unmarked)
+{
+    pthread_mutex_lock(lock);
+    order *of = i < o->count ? o->list[i] : NULL;
+    mark *m = of ? of->first : NULL;
+    while (m && m->next) m = m->next;
+    if (m) m->waiting++;
+    *unmarked = of && of->marked < of->entered ? of->entered : 0;
+    pthread_mutex_unlock(lock);
+    return m;
+}
+
+static void wait_for(orders *o, unsigned i, pthread_mutex_t *lock)
+{
+    uint64_t unmarked;
+    mark *m = hold_last(o, i, lock, &unmarked);
+    if (m) (void)DRIVER_QUIET(cuEventSynchronize, m->event); /* a failure: the poll will see what it is */
+    bool waited = unmarked && gvmm__stream_wait_or_fail(o->list[i]->stream, o->device) == GVMM_OK;
+    pthread_mutex_lock(lock);
+    if (m) m->waiting--;
+    if (waited) gvmm__heap_done(o->heap, &o->list[i]->arena, unmarked);
+    pthread_mutex_unlock(lock);
+}
+
+void gvmm__orders_wait(orders *o, pthread_mutex_t *lock)
+{
+    CUstreamCaptureMode old = CU_STREAM_CAPTURE_MODE_RELAXED;
+    saved_error before; /* what cannot be waited for stays as it is */
+    gvmm__error_save(&before);
+    pthread_mutex_lock(lock);
+    gvmm__orders_poll(o); /* which marks what is not */
+    pthread_mutex_unlock(lock);
+    if (DRIVER_QUIET(cuThreadExchangeStreamCaptureMode, &old) == CUDA_SUCCESS) {
+        for (unsigned i = 0; i < sizeof o->list / sizeof o->list[0]; i++) wait_for(o, i, lock);
+        gvmm__relaxed_leave(old);
+    }
+    pthread_mutex_lock(lock);
+    gvmm__orders_poll(o);
+    pthread_mutex_unlock(lock);
+    gvmm__error_restore(&before);
+}
+
+void gvmm__orders_end(orders *o)
+{
+    for (unsigned i = 0; i < o->count; i++) {
+        while (o->list[i]->first) take_first(o, o->list[i]);
+        gvmm__free(o->list[i]);
+    }
+}

@@ -1,0 +1,537 @@
+/* A stream-ordered allocator for many sizes.
+ *
+ * malloc and free meet a block in one of four places:
+ *
+ *   in use            the caller's
+ *   waiting           freed while its stream captured, or where no event could be had: gvmm__retire has it
+ *   its stream's      free in the heap, for that stream only (order.c)
+ *   common            free in the heap, its work done; its memory can be unmapped
+ *
+ * The heap has one lock. What a thread counts is the thread's own, so that threads do not share a line of the cache. */
+#include <string.h>
+
+#include "internal.h"
+
+enum {
+    COUNTERS = 128,
+    SPACE = 5, /* address space, in times of what the pool may have: so that memory can always be put elsewhere */
+    SLACK = 64 /* one in so many bytes of the most that was live may be free before memory is saved */
+};
+
+/* Bytes that were asked for less bytes that were freed, modulo 2^64. Written by one thread, but for the first, which is for
+ * those threads that found no other. */
+typedef struct counter {
+    atomic_ullong live;
+    char apart[128 - sizeof(atomic_ullong)];
+} counter;
+
+struct gvmm_pool {
+    ref refs;
+    gvmm_resource *resource;
+    account *account;
+    size_t memory; /* of the device, bytes */
+    pthread_mutex_t lock;
+    heap heap;
+    orders orders;
+    reuse *reuse;
+    bool reuse_ended;
+    /* Guarded by the lock: figures; waiting: bytes of blocks that gvmm__retire has. */
+    size_t live_peak, rounded_peak, waiting;
+    uint64_t searches, given_up; /* mallocs and frees that the cache had no part in */
+    counter counters[COUNTERS];
+};
+
+/* Warnings wait until the lock has been let go, as their handler may call the pool. */
+static void lock_pool(gvmm_pool *pool)
+{
+    pthread_mutex_lock(&pool->lock);
+    gvmm__warnings_hold();
+}
+
+static void unlock_pool(gvmm_pool *pool)
+{
+    pthread_mutex_unlock(&pool->lock);
+    gvmm__warnings_tell();
+}
+
+static device *device_of(const gvmm_pool *pool) { return &pool->resource->device; }
+
+/* ---- counting ---- */
+
+static pthread_mutex_t seats_lock = PTHREAD_MUTEX_INITIALIZER; /* guards the next two */
+static uint64_t seats[COUNTERS / 64] = {1};                    /* taken by threads; the first is everybody's */
+static atomic_uint seats_used = 1; /* from the first on; those behind have never been taken */
+static pthread_key_t seat_key;
+static _Thread_local unsigned my_seat = COUNTERS; /* that: none yet */
+
+static void give_seat_back(void *seat)
+{
+    unsigned i = (unsigned)(uintptr_t)seat;
+    my_seat = COUNTERS;
+    pthread_mutex_lock(&seats_lock);
+    seats[i / 64] &= ~((uint64_t)1 << i % 64);
+    pthread_mutex_unlock(&seats_lock);
+}
+
+static void make_key(void) { pthread_key_create(&seat_key, give_seat_back); }
+
+static void find_seat(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, make_key);
+    my_seat = 0;
+    pthread_mutex_lock(&seats_lock);
+    for (unsigned i = 1; i < COUNTERS && !my_seat; i++)
+        if (!(seats[i / 64] >> i % 64 & 1)) my_seat = i;
+    if (my_seat && pthread_setspecific(seat_key, (void *)(uintptr_t)my_seat)) my_seat = 0;
+    seats[my_seat / 64] |= (uint64_t)1 << my_seat % 64;
+    if (my_seat >= seats_used) atomic_store(&seats_used, my_seat + 1);
+    pthread_mutex_unlock(&seats_lock);
+}
+
+static __attribute__((noinline)) void count_with_others(gvmm_pool *pool, uint64_t live)
+{
+    if (my_seat == COUNTERS) find_seat();
+    atomic_fetch_add_explicit(&pool->counters[my_seat].live, live, memory_order_relaxed);
+}
+
+/* One's own needs no atomic addition, only that readers see whole numbers. All else that figures tell is counted where
+ * blocks go by anyway. */
+static inline void count(gvmm_pool *pool, uint64_t live)
+{
+    if (my_seat % COUNTERS == 0) {
+        count_with_others(pool, live);
+        return;
+    }
+    atomic_ullong *to = &pool->counters[my_seat].live;
+    atomic_store_explicit(to, atomic_load_explicit(to, memory_order_relaxed) + live, memory_order_relaxed);
+}
+
+/* With the lock held. What threads do meanwhile can make a sum go below zero for a moment. */
+static void read_figures(gvmm_pool *pool, gvmm_pool_stats *out)
+{
+    const heap *h = &pool->heap;
+    reuse_figures cache;
+    gvmm__reuse_read(&cache, pool->reuse);
+    memset(out, 0, sizeof *out);
+    for (size_t i = 0; i < atomic_load(&seats_used); i++)
+        out->live_bytes += atomic_load_explicit(&pool->counters[i].live, memory_order_relaxed);
+    if (out->live_bytes > h->end - h->base) out->live_bytes = 0;
+    uint64_t free = cache.kept_bytes + pool->waiting;
+    out->rounded_bytes = h->used > free ? h->used - free : 0;
+    out->physical_bytes = h->physical;
+    out->physical_peak = h->physical_peak;
+    out->reuses = cache.taken;
+    out->mallocs = cache.taken + pool->searches;
+    out->blocks = out->mallocs - cache.put - pool->given_up;
+    out->stitches = h->stitches;
+}
+
+/* With the lock held. `coming`: bytes, as asked for and rounded. Whether the cache keeps anything. */
+static bool note_peaks(gvmm_pool *pool, size_t coming, size_t coming_rounded)
+{
+    gvmm_pool_stats now;
+    read_figures(pool, &now);
+    size_t live = (size_t)now.live_bytes + coming, rounded = (size_t)now.rounded_bytes + coming_rounded;
+    if (live > pool->live_peak) pool->live_peak = live;
+    if (rounded > pool->rounded_peak) pool->rounded_peak = rounded;
+    return pool->heap.used > pool->waiting + now.rounded_bytes;
+}
+
+/* ---- on the way back to the heap ---- */
+
+static gvmm_pool *pool_of(pool_block *b) { return (gvmm_pool *)((char *)b->heap - offsetof(gvmm_pool, heap)); }
+
+static pool_block *block_of(reusable *e) { return (pool_block *)((char *)e - offsetof(pool_block, kept)); }
+
+/* What waited has come to its end: on the worker, or within gvmm__retire. */
+static void has_waited(retirement *self)
+{
+    pool_block *b = (pool_block *)((char *)self - offsetof(pool_block, retired));
+    gvmm_pool *pool = pool_of(b);
+    lock_pool(pool);
+    pool->waiting -= b->size;
+    gvmm__heap_put(&pool->heap, b, &pool->heap.common, 0);
+    unlock_pool(pool);
+    gvmm_pool_release(pool);
+}
+
+/* Waits without anybody's waiting for it, then is common. It holds the pool. */
+static void retire(gvmm_pool *pool, pool_block *b, gvmm_stream stream, CUevent event, CUcontext context)
+{
+    gvmm_pool_retain(pool);
+    lock_pool(pool);
+    pool->waiting += b->size;
+    unlock_pool(pool);
+    b->retired = (retirement){
+        .stream = stream, .device = device_of(pool), .done = has_waited, .event = event, .event_context = context};
+    gvmm__retire(&b->retired);
+}
+
+/* Frees a block whose event is reached. In relaxed mode, as any question. */
+static bool put_if_done(gvmm_pool *pool, pool_block *b, const reusable *was)
+{
+    CUstreamCaptureMode old = CU_STREAM_CAPTURE_MODE_RELAXED;
+    if (!was->event || DRIVER_QUIET(cuThreadExchangeStreamCaptureMode, &old) != CUDA_SUCCESS) return false;
+    bool done = DRIVER_QUIET(cuEventQuery, was->event) != CUDA_ERROR_NOT_READY;
+    gvmm__relaxed_leave(old);
+    if (!done) return false;
+    gvmm__event_put(device_of(pool), was->event_context, was->event, true);
+    lock_pool(pool);
+    gvmm__heap_put(&pool->heap, b, &pool->heap.common, 0);
+    unlock_pool(pool);
+    return true;
+}
+
+/* The cache lets it go: to its stream's arena. An event is only its own work's if streams do not outlive. */
+static void leave_cache(reusable *e)
+{
+    pool_block *b = block_of(e);
+    gvmm_pool *pool = pool_of(b);
+    reusable was = *e;
+    if (was.event && pool->orders.streams_outlive) {
+        gvmm__event_put(device_of(pool), was.event_context, was.event, true);
+        was.event = NULL;
+    }
+    lock_pool(pool);
+    bool entered = was.stream_id &&
+                   gvmm__order_enter(&pool->orders, b, was.stream, was.stream_id, was.event, was.event_context);
+    unlock_pool(pool);
+    if (!entered && !put_if_done(pool, b, &was)) retire(pool, b, was.stream, was.event, was.event_context);
+}
+
+/* ---- start and end ---- */
+
+static gvmm_result check_options(gvmm_pool_options *out, const gvmm_pool_options *given)
+{
+    *out = (gvmm_pool_options)GVMM_POOL_OPTIONS_INIT;
+    if (!given) return GVMM_OK;
+    if (given->struct_size != sizeof *given)
+        return gvmm__fail(GVMM_E_INVALID, "pool options: struct_size is %zu, not %zu", given->struct_size,
+                          sizeof *given);
+    *out = *given;
+    return GVMM_OK;
+}
+
+static gvmm_result fit_out(gvmm_pool *pool, const gvmm_pool_options *o)
+{
+    placement *p = pool->resource->placement;
+    gvmm_result r = DRIVER(cuDeviceTotalMem, &pool->memory, device_of(pool)->handle);
+    if (r) return gvmm__about(r, "pool", "memory of device %d", device_of(pool)->ordinal);
+    pool->account = gvmm__account_create();
+    if (!pool->account) return GVMM_E_NO_HOST_MEMORY;
+    size_t limit = o->limit ? o->limit : SIZE_MAX, most = limit < pool->memory ? limit : pool->memory;
+    r = gvmm__worker_start();
+    if (!r) r = gvmm__heap_start(&pool->heap, p, pool->account, SPACE * (uint64_t)most, limit);
+    if (!r) {
+        r = gvmm__reuse_create(&pool->reuse, device_of(pool), SIZE_MAX, o->streams_outlive, leave_cache);
+        if (r) gvmm__heap_end(&pool->heap);
+    }
+    if (r) gvmm__account_release(pool->account);
+    else gvmm__reuse_set_of_pool(pool->reuse);
+    return r;
+}
+
+gvmm_result gvmm_pool_create(gvmm_pool **out, gvmm_resource *resource, const gvmm_pool_options *options)
+{
+    if (!out || !resource) return gvmm__fail(GVMM_E_INVALID, "%s is NULL", out ? "resource" : "out");
+    gvmm_pool_options o;
+    gvmm_result r = check_options(&o, options);
+    if (r) return r;
+    if (resource->device.ordinal < 0)
+        return gvmm__fail(GVMM_E_UNSUPPORTED, "a pool needs a resource whose location is a device");
+    gvmm_pool *pool = gvmm__alloc(sizeof *pool);
+    if (!pool) return GVMM_E_NO_HOST_MEMORY;
+    memset(pool, 0, sizeof *pool);
+    ref_init(&pool->refs);
+    pool->resource = resource;
+    gvmm__resource_hold(resource);
+    pthread_mutex_init(&pool->lock, NULL);
+    pool->orders = (orders){.heap = &pool->heap, .device = &resource->device, .streams_outlive = o.streams_outlive};
+    r = fit_out(pool, &o);
+    if (r) {
+        pthread_mutex_destroy(&pool->lock);
+        gvmm__resource_unhold(resource);
+        gvmm__free(pool);
+        return r;
+    }
+    *out = pool;
+    return GVMM_OK;
+}
+
+gvmm_pool *gvmm_pool_retain(gvmm_pool *pool)
+{
+    if (pool) ref_retain(&pool->refs);
+    return pool;
+}
+
+static bool is_all_common(const gvmm_pool *pool)
+{
+    const heap *h = &pool->heap;
+    size_t holes = (size_t)(h->holes[REGION_SMALL].bytes + h->holes[REGION_LARGE].bytes);
+    size_t common = (size_t)(h->common.bins[REGION_SMALL].bytes + h->common.bins[REGION_LARGE].bytes);
+    return holes + common == h->end - h->base;
+}
+
+static void delete_pool(gvmm_pool *pool)
+{
+    gvmm__reuse_free(pool->reuse);
+    gvmm__orders_end(&pool->orders);
+    gvmm__heap_end(&pool->heap);
+    pthread_mutex_destroy(&pool->lock);
+    account *a = pool->account;
+    gvmm_resource *resource = pool->resource;
+    gvmm__free(pool);
+    gvmm__account_release(a);
+    gvmm__resource_unhold(resource);
+}
+
+/* What is not known to be done with stays where it is: unmapping it would be worse. */
+static void refuse(gvmm_pool *pool)
+{
+    ref_init(&pool->refs);
+    gvmm__warn(GVMM_E_INVALID, "pool", pool->heap.base, "not released: %zu bytes are in use", pool->heap.used);
+}
+
+/* What leaves the cache may have to wait on the worker, and then holds the pool longer. */
+static void end_reuse(gvmm_pool *pool)
+{
+    reuse_figures last;
+    pool->reuse_ended = true;
+    gvmm__reuse_end(pool->reuse, &last);
+    atomic_fetch_add(&gvmm__driver_calls, last.calls);
+}
+
+void gvmm_pool_release(gvmm_pool *pool)
+{
+    if (!pool || !ref_release(&pool->refs)) return;
+    gvmm_pool_stats now;
+    gvmm_pool_get_stats(pool, &now);
+    if (now.blocks && !pool->reuse_ended) {
+        refuse(pool);
+        return;
+    }
+    if (!pool->reuse_ended) {
+        ref_init(&pool->refs);
+        end_reuse(pool);
+        if (!ref_release(&pool->refs)) return;
+    }
+    gvmm__orders_wait(&pool->orders, &pool->lock);
+    if (is_all_common(pool)) delete_pool(pool);
+    else refuse(pool);
+}
+
+/* ---- malloc ---- */
+
+typedef struct request {
+    size_t asked, size;
+    unsigned region;
+    gvmm_stream stream; /* as recorded */
+    uint64_t id;        /* its number; 0: not known, or it captures: then only what is done may be had, as a graph may
+                         * be launched anywhere */
+} request;
+
+/* How far one goes: what is free in the heap; what is kept for its size; moving free memory about; waiting for what is
+ * busy. */
+typedef enum effort { EASY, SPARING, SAVING, WAITING, EFFORTS } effort;
+
+/* May so much new memory be made although some may lie free elsewhere? */
+static bool is_within_slack(const gvmm_pool *pool, size_t missing)
+{
+    size_t most = pool->rounded_peak + pool->rounded_peak / SLACK;
+    return pool->heap.physical + missing <= most || pool->heap.physical == 0;
+}
+
+/* *out is NULL if it needs more effort. With the lock held. */
+static gvmm_result find_block(pool_block **out, gvmm_pool *pool, const request *q, effort effort)
+{
+    heap *h = &pool->heap;
+    arena *own = q->id ? gvmm__order_arena(&pool->orders, q->stream, q->id) : NULL;
+    *out = NULL;
+    gvmm_result r = gvmm__heap_take(out, h, q->region, q->size, own);
+    if (r || *out) return r;
+    gvmm__orders_poll(&pool->orders);
+    r = gvmm__heap_take(out, h, q->region, q->size, own);
+    if (r || *out) return r;
+    size_t missing;
+    bool has_kept = note_peaks(pool, q->asked, q->size);
+    r = gvmm__heap_missing(&missing, h, q->region, q->size, own);
+    if (r || (effort == EASY && missing && has_kept)) return r;
+    if (effort <= SPARING && !is_within_slack(pool, missing)) return r;
+    return gvmm__heap_fill(out, h, q->region, q->size, own, effort > SPARING);
+}
+
+/* What no waiting helps against. */
+static gvmm_result check_limit(gvmm_pool *pool, size_t size)
+{
+    lock_pool(pool);
+    size_t limit = pool->heap.limit, most = limit > pool->heap.physical ? limit : pool->heap.physical;
+    unlock_pool(pool);
+    if (size <= most) return GVMM_OK;
+    return gvmm__fail(GVMM_E_NO_DEVICE_MEMORY, "pool: %zu bytes are more than its limit of %zu", size, limit);
+}
+
+static gvmm_result allocate(pool_block **out, gvmm_pool *pool, request *q)
+{
+    gvmm_result r = check_limit(pool, q->size);
+    for (effort e = EASY; !r && e < EFFORTS; e++) {
+        if (e == SPARING) gvmm__reuse_trim(pool->reuse, 0);
+        if (e == SAVING) gvmm__orders_linger(&pool->orders, &pool->lock);
+        if (e == WAITING) {
+            gvmm__make_room(device_of(pool)->ordinal);
+            gvmm__orders_wait(&pool->orders, &pool->lock);
+        }
+        lock_pool(pool);
+        r = find_block(out, pool, q, e);
+        if (!r && *out) pool->searches++;
+        unlock_pool(pool);
+        if (!r && *out) break;
+        bool may_help = r == GVMM_E_NO_DEVICE_MEMORY || r == GVMM_E_NO_ADDRESS_SPACE;
+        if (may_help && e != WAITING) r = GVMM_OK;
+    }
+    return r;
+}
+
+static gvmm_result refuse_size(const gvmm_pool *pool, size_t size)
+{
+    if (!size) return gvmm__fail(GVMM_E_INVALID, "size is 0");
+    return gvmm__fail(GVMM_E_NO_DEVICE_MEMORY, "pool: %zu bytes are more than device %d has: %zu", size,
+                      device_of(pool)->ordinal, pool->memory);
+}
+
+/* One that the cache does not have. */
+static __attribute__((noinline)) gvmm_result search(pool_block **out, gvmm_pool *pool, size_t size, gvmm_stream stream,
+                                                    uint64_t id)
+{
+    size_t rounded = gvmm__block_round(size);
+    request q = {size, rounded, gvmm__block_region(size), stream, id};
+    saved_error before; /* memory that was found in the end is no failure */
+    gvmm__error_save(&before);
+    gvmm_result r = allocate(out, pool, &q);
+    if (r) return r;
+    gvmm__error_restore(&before);
+    (*out)->kept = (reusable){0};
+    return GVMM_OK;
+}
+
+gvmm_result gvmm_pool_malloc(uint64_t *out, gvmm_pool *pool, size_t size, gvmm_stream stream)
+{
+    if (!out || !pool) return gvmm__fail(GVMM_E_INVALID, "%s is NULL", out ? "pool" : "out");
+    if (size - 1 >= pool->memory) return refuse_size(pool, size); /* 0 too */
+    uint64_t id;
+    reusable *e = gvmm__reuse_take(pool->reuse, gvmm__block_round(size), stream, &id);
+    pool_block *b = e ? block_of(e) : NULL;
+    if (gvmm__stream_is_default(stream)) stream = GVMM_STREAM_LEGACY;
+    if (!b) {
+        gvmm_result r = search(&b, pool, size, stream, id);
+        if (r) return r;
+    }
+    b->kept.stream = stream;
+    b->kept.stream_id = id;
+    b->asked = size;
+    count(pool, size);
+    atomic_store_explicit(&b->tag, gvmm__block_tag(b->address, true), memory_order_release);
+    *out = b->address;
+    return GVMM_OK;
+}
+
+/* ---- free ---- */
+
+/* The number of a stream that is not the one of the malloc; 0: it captures, when the question would end that, or has
+ * none. */
+static uint64_t number_of(gvmm_stream stream)
+{
+    CUstreamCaptureStatus status;
+    unsigned long long id;
+    if (DRIVER_QUIET(cuStreamIsCapturing, stream, &status) != CUDA_SUCCESS) return 0;
+    if (status != CU_STREAM_CAPTURE_STATUS_NONE) return 0;
+    return DRIVER_QUIET(cuStreamGetId, stream, &id) == CUDA_SUCCESS ? id : 0;
+}
+
+static bool keep(gvmm_pool *pool, pool_block *b, gvmm_stream stream)
+{
+    reusable *e = &b->kept;
+    if (gvmm__stream_is_default(stream) || pool->orders.streams_outlive) e->stream_id = UINT64_MAX;
+    else if (stream != e->stream || !e->stream_id) e->stream_id = number_of(stream);
+    e->stream = stream;
+    e->size = b->size;
+    return gvmm__reuse_put(pool->reuse, e);
+}
+
+/* Its stream captures, or could not be marked. */
+static __attribute__((noinline)) void give_up(gvmm_pool *pool, pool_block *b)
+{
+    const reusable e = b->kept;
+    saved_error before;
+    gvmm__error_save(&before);
+    if (e.event) gvmm__event_put(device_of(pool), e.event_context, e.event, true);
+    lock_pool(pool);
+    pool->given_up++;
+    unlock_pool(pool);
+    retire(pool, b, e.stream, NULL, NULL);
+    gvmm__error_restore(&before);
+}
+
+static gvmm_result refuse_address(const pool_block *b, uint64_t address, unsigned long long tag)
+{
+    bool was = b && tag == gvmm__block_tag(address, false);
+    return gvmm__fail(GVMM_E_INVALID, "0x%llx %s", (unsigned long long)address,
+                      was ? "has been freed already" : "is not the address of a block of this pool");
+}
+
+gvmm_result gvmm_pool_free(gvmm_pool *pool, uint64_t address, gvmm_stream stream)
+{
+    if (!pool) return gvmm__fail(GVMM_E_INVALID, "pool is NULL");
+    if (!address) return GVMM_OK;
+    pool_block *b = gvmm__block_at(&pool->heap, address);
+    unsigned long long tag = gvmm__block_tag(address, true);
+    if (!b || !atomic_compare_exchange_strong_explicit(&b->tag, &tag, gvmm__block_tag(address, false),
+                                                       memory_order_acq_rel, memory_order_relaxed))
+        return refuse_address(b, address, tag);
+    count(pool, -(uint64_t)b->asked);
+    if (!keep(pool, b, gvmm__stream_is_default(stream) ? GVMM_STREAM_LEGACY : stream)) give_up(pool, b);
+    return GVMM_OK;
+}
+
+/* ---- the rest ---- */
+
+size_t gvmm_pool_trim(gvmm_pool *pool, size_t keep)
+{
+    if (!pool) return 0;
+    gvmm__reuse_trim(pool->reuse, 0);
+    lock_pool(pool);
+    gvmm__orders_poll(&pool->orders);
+    size_t gone = gvmm__heap_trim(&pool->heap, keep);
+    unlock_pool(pool);
+    return gone;
+}
+
+gvmm_result gvmm_pool_set_limit(gvmm_pool *pool, size_t limit)
+{
+    if (!pool) return gvmm__fail(GVMM_E_INVALID, "pool is NULL");
+    lock_pool(pool);
+    pool->heap.limit = limit ? limit : SIZE_MAX;
+    unlock_pool(pool);
+    return GVMM_OK;
+}
+
+void gvmm_pool_get_stats(gvmm_pool *pool, gvmm_pool_stats *out)
+{
+    memset(out, 0, sizeof *out);
+    if (!pool) return;
+    lock_pool(pool);
+    note_peaks(pool, 0, 0);
+    read_figures(pool, out);
+    out->live_peak = pool->live_peak;
+    unlock_pool(pool);
+}
+
+void gvmm_pool_reset_peaks(gvmm_pool *pool)
+{
+    if (!pool) return;
+    lock_pool(pool);
+    pool->live_peak = pool->rounded_peak = 0;
+    pool->heap.physical_peak = pool->heap.physical;
+    note_peaks(pool, 0, 0);
+    unlock_pool(pool);
+}

@@ -1,0 +1,153 @@
+/* gvmm_pool from many threads: each on a stream of its own, and blocks that one allocates and another frees. Check's
+ * assertions belong to the main thread: what fails in another is counted. */
+#include "support.h"
+
+enum { THREADS = 8, ROUNDS = 300, HELD = 16, POSTS = 64 };
+
+static gvmm_pool *pool;
+static atomic_int failures;
+static pthread_barrier_t start;
+static CUstream streams[THREADS];
+static atomic_ullong post[POSTS]; /* blocks on their way from one thread to another */
+static void (*body)(int index);
+
+#define must(condition) \
+    do { \
+        if (!(condition)) atomic_fetch_add(&failures, 1); \
+    } while (0)
+
+static void *run_member(void *index)
+{
+    CUcontext context;
+    must(cu->cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS);
+    must(cu->cuCtxSetCurrent(context) == CUDA_SUCCESS);
+    pthread_barrier_wait(&start);
+    body((int)(intptr_t)index);
+    must(cu->cuCtxSetCurrent(NULL) == CUDA_SUCCESS);
+    must(cu->cuDevicePrimaryCtxRelease(0) == CUDA_SUCCESS);
+    return NULL;
+}
+
+static void together(void (*each)(int index))
+{
+    pthread_t threads[THREADS];
+    body = each;
+    atomic_store(&failures, 0);
+    pthread_barrier_init(&start, NULL, THREADS);
+    for (intptr_t i = 0; i < THREADS; i++)
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, run_member, (void *)i), 0);
+    for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+    pthread_barrier_destroy(&start);
+    ck_assert_int_eq(atomic_load(&failures), 0);
+}
+
+static void with_pool(bool outlive)
+{
+    gvmm_pool_options options = GVMM_POOL_OPTIONS_INIT;
+    options.streams_outlive = outlive;
+    ck_ok(gvmm_pool_create(&pool, plain, &options));
+    for (int i = 0; i < THREADS; i++) ck_cu(cu->cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING));
+}
+
+static void end_pool(void)
+{
+    gvmm_pool_stats s;
+    gvmm_pool_get_stats(pool, &s);
+    ck_assert_uint_eq(s.live_bytes, 0);
+    ck_assert_uint_eq(s.rounded_bytes, 0);
+    ck_assert_uint_eq(s.blocks, 0);
+    gvmm_drain();
+    gvmm_pool_release(pool);
+    for (int i = 0; i < THREADS; i++) ck_cu(cu->cuStreamDestroy(streams[i]));
+    ck_no_warnings();
+}
+
+static size_t size_of(unsigned *state)
+{
+    *state = *state * 1664525u + 1013904223u;
+    return (size_t)512 << (*state >> 8) % 14;
+}
+
+/* The block's bytes are nobody else's: what was written is read again after a while. */
+static void own_stream(int index)
+{
+    uint64_t held[HELD] = {0};
+    CUstream s = streams[index];
+    unsigned state = (unsigned)index;
+    unsigned char value;
+    for (int i = 0; i < ROUNDS; i++) {
+        uint64_t *h = &held[i % HELD];
+        if (*h) {
+            must(cu->cuMemcpyDtoHAsync(&value, *h, 1, s) == CUDA_SUCCESS && cu->cuStreamSynchronize(s) == CUDA_SUCCESS);
+            must(value == (unsigned char)(index * HELD + i % HELD));
+            must(gvmm_pool_free(pool, *h, s) == GVMM_OK);
+        }
+        must(gvmm_pool_malloc(h, pool, size_of(&state), s) == GVMM_OK);
+        must(cu->cuMemsetD8Async(*h, (unsigned char)(index * HELD + i % HELD), 1, s) == CUDA_SUCCESS);
+        if (i % 100 == 99) gvmm_pool_trim(pool, 0);
+    }
+    for (int i = 0; i < HELD; i++) must(gvmm_pool_free(pool, held[i], s) == GVMM_OK);
+}
+
+START_TEST(each_on_its_stream)
+{
+    with_pool(_i != 0);
+    together(own_stream);
+    end_pool();
+}
+END_TEST
+
+/* Whoever finds a block frees it. */
+static void pass_on(int index)
+{
+    unsigned state = (unsigned)index * 77u;
+    for (int i = 0; i < ROUNDS; i++) {
+        uint64_t block = 0;
+        must(gvmm_pool_malloc(&block, pool, size_of(&state), streams[index]) == GVMM_OK);
+        uint64_t other = atomic_exchange(&post[(state >> 4) % POSTS], block);
+        if (other) must(gvmm_pool_free(pool, other, streams[index]) == GVMM_OK);
+    }
+}
+
+START_TEST(allocated_here_and_freed_there)
+{
+    with_pool(_i != 0);
+    together(pass_on);
+    for (int i = 0; i < POSTS; i++) ck_ok(gvmm_pool_free(pool, atomic_exchange(&post[i], 0), NULL));
+    end_pool();
+}
+END_TEST
+
+/* One of those who free a block at once succeeds. */
+static uint64_t contested;
+static atomic_int freed;
+
+static void free_it(int index)
+{
+    gvmm_result r = gvmm_pool_free(pool, contested, streams[index]);
+    must(r == GVMM_OK || r == GVMM_E_INVALID);
+    if (r == GVMM_OK) atomic_fetch_add(&freed, 1);
+}
+
+START_TEST(a_block_is_freed_once)
+{
+    with_pool(false);
+    for (int i = 0; i < 20; i++) {
+        ck_ok(gvmm_pool_malloc(&contested, pool, (size_t)512 << i % 14, stream));
+        atomic_store(&freed, 0);
+        together(free_it);
+        ck_assert_int_eq(atomic_load(&freed), 1);
+    }
+    end_pool();
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("pool threads");
+    TCase *tests = add_case(suite, "threads");
+    tcase_add_loop_test(tests, each_on_its_stream, 0, 2);
+    tcase_add_loop_test(tests, allocated_here_and_freed_there, 0, 2);
+    tcase_add_test(tests, a_block_is_freed_once);
+    return run_suites(suite, NULL);
+}
