@@ -347,11 +347,8 @@ static gvmm_result find_block(pool_block **out, gvmm_pool *pool, const request *
 {
     heap *h = &pool->heap;
     arena *own = q->id ? gvmm__order_arena(&pool->orders, q->stream, q->id) : NULL;
-    *out = NULL;
-    gvmm_result r = gvmm__heap_take(out, h, q->region, q->size, own);
-    if (r || *out) return r;
     gvmm__orders_poll(&pool->orders);
-    r = gvmm__heap_take(out, h, q->region, q->size, own);
+    gvmm_result r = gvmm__heap_take(out, h, q->region, q->size, own);
     if (r || *out) return r;
     size_t missing;
     bool has_kept = note_peaks(pool, q->asked, q->size);
@@ -399,17 +396,32 @@ static gvmm_result refuse_size(const gvmm_pool *pool, size_t size)
                       device_of(pool)->ordinal, pool->memory);
 }
 
+/* What the heap has at hand, else NULL. */
+static gvmm_result take_ready(pool_block **out, gvmm_pool *pool, const request *q)
+{
+    lock_pool(pool);
+    arena *own = q->id ? gvmm__order_arena(&pool->orders, q->stream, q->id) : NULL;
+    gvmm_result r = gvmm__heap_take(out, &pool->heap, q->region, q->size, own);
+    if (!r && *out) pool->searches++;
+    unlock_pool(pool);
+    return r;
+}
+
 /* One that the cache does not have. */
 static __attribute__((noinline)) gvmm_result search(pool_block **out, gvmm_pool *pool, size_t size, gvmm_stream stream,
                                                     uint64_t id)
 {
     size_t rounded = gvmm__block_round(size);
     request q = {size, rounded, gvmm__block_region(size), stream, id};
-    saved_error before; /* memory that was found in the end is no failure */
-    gvmm__error_save(&before);
-    gvmm_result r = allocate(out, pool, &q);
+    gvmm_result r = take_ready(out, pool, &q);
     if (r) return r;
-    gvmm__error_restore(&before);
+    if (!*out) {
+        saved_error before; /* memory that was found in the end is no failure */
+        gvmm__error_save(&before);
+        r = allocate(out, pool, &q);
+        if (r) return r;
+        gvmm__error_restore(&before);
+    }
     (*out)->kept = (reusable){0};
     return GVMM_OK;
 }

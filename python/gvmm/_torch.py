@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 from . import _gvmm
@@ -13,8 +14,7 @@ def torch_allocator() -> Any:
 
     >>> torch.cuda.memory.change_current_allocator(gvmm.torch_allocator())  # before the first use of the GPU
     """
-    import torch
-
+    torch: Any = importlib.import_module("torch")  # which need not be there
     return torch.cuda.memory.CUDAPluggableAllocator(_gvmm.__file__, "gvmm_torch_malloc", "gvmm_torch_free")
 
 

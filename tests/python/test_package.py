@@ -59,7 +59,7 @@ def test_the_wheel_needs_nothing_but_libc(wheel, tmp_path):
     libc = {"libc.so.6", "libpthread.so.0", "libdl.so.2", "libm.so.6"}
     assert [name for name in libraries if name not in libc and not name.startswith("ld-linux")] == []
     symbols = run("nm", "-D", "--defined-only", tmp_path / "gvmm" / "_gvmm.abi3.so").split()
-    assert symbols[2::3] == ["PyInit__gvmm"]
+    assert symbols[2::3] == ["PyInit__gvmm", "gvmm_torch_free", "gvmm_torch_malloc"]
 
 
 @needs_backend
