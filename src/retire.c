@@ -145,16 +145,23 @@ static void take_out(lane *l, retirement *before, retirement *r)
     pthread_mutex_unlock(&lock);
 }
 
+/* Need the entry not be asked about, for one in front of it that is not done? What waits to be marked says nothing
+ * about what is marked: that came between two captures, when the worker was busy, and is done all the same. */
+static bool is_behind(const retirement *r, const retirement *stuck)
+{
+    bool same = stuck && r->stream == stuck->stream && r->device->primary == stuck->device->primary;
+    return same && (stuck->event || !r->event);
+}
+
 /* Gives back what is done. Two streams can share a lane: behind an entry that is not done, those of the same stream are
- * not done either, and need not be asked about; others are. */
+ * not done either; others may be. */
 static uint64_t clear_lane(lane *l)
 {
     uint64_t gone = 0;
     retirement *stuck = NULL, *before = NULL, *r = next_in(l, NULL);
     while (r) {
         retirement *next;
-        bool same = stuck && r->stream == stuck->stream && r->device->primary == stuck->device->primary;
-        bool was_marked = r->event != NULL, done = !same && is_done(r);
+        bool was_marked = r->event != NULL, done = !is_behind(r, stuck) && is_done(r);
         if (!was_marked && (r->event || done)) {
             pthread_mutex_lock(&lock);
             unmarked--, marked++;

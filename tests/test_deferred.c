@@ -2,6 +2,8 @@
  * host function at a gate. */
 #include "support.h"
 
+#include <semaphore.h>
+
 static gvmm_resource *deferring;
 
 static void setup_deferring(void)
@@ -173,6 +175,58 @@ START_TEST(default_stream_while_a_blocking_stream_captures)
     ck_cu(cu->cuGraphDestroy(graph));
     ck_cu(cu->cuStreamDestroy(blocking));
     ck_no_warnings();
+}
+END_TEST
+
+/* What a graph that is gone had held waits for the end of a capture that its stream is in by then; what was released
+ * between two captures comes behind it, if the worker was busy meanwhile, and must not be held up: the capturing thread
+ * may be the one that drains. */
+static sem_t worker_is_busy, worker_may_go_on;
+
+static void keep_worker(void *user, const gvmm_error *error)
+{
+    (void)user, (void)error;
+    sem_post(&worker_is_busy);
+    sem_wait(&worker_may_go_on);
+}
+
+static void hold_by_capture_and_let_go(gvmm_buffer *held)
+{
+    CUgraph graph;
+    ck_cu(cu->cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    gvmm_buffer_release(held);
+    ck_capture_ends(stream, &graph);
+    ck_cu(cu->cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    ck_cu(cu->cuGraphDestroy(graph));
+    while (waiting() < 1) sched_yield(); /* it waits to be marked */
+}
+
+START_TEST(a_release_between_captures_is_not_held_up)
+{
+    CUgraph graph;
+    CUstream other = new_stream(CU_STREAM_NON_BLOCKING);
+    gvmm_buffer *held = on_stream(stream), *between = on_stream(stream), *failing = on_stream(other);
+    uint64_t at_held = gvmm_buffer_address(held), at_between = gvmm_buffer_address(between);
+    sem_init(&worker_is_busy, 0, 0);
+    sem_init(&worker_may_go_on, 0, 0);
+    gvmm_set_warning_handler(keep_worker, NULL);
+    fault_call("cuMemUnmap", 1, CUDA_ERROR_UNKNOWN); /* of `failing`: a warning on the worker, which has undone it */
+    hold_by_capture_and_let_go(held);
+    gvmm_buffer_release(failing);
+    sem_wait(&worker_is_busy);
+    ck_capture_ends(stream, &graph);
+    ck_cu(cu->cuGraphDestroy(graph));
+    gvmm_buffer_release(between);
+    ck_cu(cu->cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    sem_post(&worker_may_go_on);
+    gvmm_drain();
+    ck_released(at_between, G);
+    ck_mapped(at_held);
+    ck_capture_ends(stream, &graph);
+    ck_cu(cu->cuGraphDestroy(graph));
+    while (waiting()) sched_yield();
+    ck_released(at_held, G);
+    ck_cu(cu->cuStreamDestroy(other));
 }
 END_TEST
 
@@ -369,6 +423,7 @@ int main(void)
     tcase_add_test(tests, unrelated_captures_stay_valid);
     tcase_add_test(tests, released_while_its_stream_captures);
     tcase_add_test(tests, default_stream_while_a_blocking_stream_captures);
+    tcase_add_test(tests, a_release_between_captures_is_not_held_up);
     tcase_add_test(tests, what_cannot_be_deferred_is_waited_for);
     tcase_add_test(tests, a_driver_that_has_shut_down_ends_the_waiting);
     tcase_add_test(tests, an_allocation_that_finds_no_memory_drains);
