@@ -34,9 +34,13 @@ static lane *lane_of(const retirement *r)
 
 static uint64_t *count_of(const retirement *r) { return r->event ? &marked : &unmarked; }
 
+/* Where no event can be had only waiting is left, but not for a stream that captures: that would end its capture, and
+ * the memory would go without the wait. It is asked again later. */
 static stream_mark try_to_mark(retirement *r)
 {
-    return gvmm__stream_mark(r->device, r->stream, &r->event, &r->event_context);
+    stream_mark m = gvmm__stream_mark(r->device, r->stream, &r->event, &r->event_context);
+    bool captures = m == MARK_FAILED && gvmm__stream_check(r->stream) == GVMM_E_CAPTURING;
+    return captures ? MARK_CAPTURING : m;
 }
 
 /* ---- giving back ---- */

@@ -230,6 +230,24 @@ START_TEST(a_release_between_captures_is_not_held_up)
 }
 END_TEST
 
+/* If no event can be had while the stream captures, a wait would end the capture, and the memory would go without. */
+START_TEST(a_capture_outlasts_a_mark_that_fails)
+{
+    CUgraph graph;
+    gvmm_buffer *held = on_stream(stream);
+    uint64_t address = gvmm_buffer_address(held);
+    ck_ok(gvmm_faults_set(&(gvmm_fault){1, true, "cuStreamGetCtx", CUDA_ERROR_UNKNOWN}));
+    hold_by_capture_and_let_go(held);
+    gvmm_drain();
+    ck_mapped(address);
+    ck_capture_ends(stream, &graph);
+    ck_cu(cu->cuGraphDestroy(graph));
+    while (waiting()) sched_yield();
+    ck_released(address, G);
+    ck_no_warnings();
+}
+END_TEST
+
 /* No event can be had, or nothing can be asked: the call waits itself. Nothing is lost. */
 START_TEST(what_cannot_be_deferred_is_waited_for)
 {
@@ -424,6 +442,7 @@ int main(void)
     tcase_add_test(tests, released_while_its_stream_captures);
     tcase_add_test(tests, default_stream_while_a_blocking_stream_captures);
     tcase_add_test(tests, a_release_between_captures_is_not_held_up);
+    tcase_add_test(tests, a_capture_outlasts_a_mark_that_fails);
     tcase_add_test(tests, what_cannot_be_deferred_is_waited_for);
     tcase_add_test(tests, a_driver_that_has_shut_down_ends_the_waiting);
     tcase_add_test(tests, an_allocation_that_finds_no_memory_drains);
