@@ -111,7 +111,7 @@ static bool is_as_new(range *r, const placement *p)
         memory *m = link->mapping.memory;
         size_t in_front = link->total - m->size;
         bool alone = ref_is_single(&link->refs) && ref_is_single(&m->refs) && !gvmm__memory_is_shared(m);
-        bool untouched = m->made_as == p && m->access == p->access && atomic_load(&m->resident);
+        bool untouched = m->made_as == p && m->access == p->access && !m->access_unsure && atomic_load(&m->resident);
         bool in_place = (!in_front || in_front % chunk == 0) && (m->size == chunk || link == r) &&
                         (!p->stripe_count || m->device == p->stripe[in_front / chunk % p->stripe_count]);
         if (!alone || !untouched || !in_place) return false;

@@ -369,6 +369,7 @@ typedef struct memory {
     ref refs;
     short device; /* ordinal, -1: host */
     bool imported;
+    bool access_unsure;   /* the driver may have another than the list: putting it back has failed */
     atomic_bool resident; /* changed with the lock held; without it only a hint */
     size_t size;
     account *account;

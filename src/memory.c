@@ -277,11 +277,14 @@ gvmm_result gvmm__memory_set_access(memory *m, int device, gvmm_access access)
     CUmemAccessDesc wanted = {location, (CUmemAccess_flags)access}, *had = find(m, location);
     CUmemAccessDesc old = had ? *had : (CUmemAccessDesc){location, CU_MEM_ACCESS_FLAGS_PROT_NONE};
     mapping *failed = NULL;
-    gvmm_result r = old.flags == wanted.flags ? GVMM_OK : apply(m, wanted, &failed);
+    gvmm_result r = old.flags == wanted.flags && !m->access_unsure ? GVMM_OK : apply(m, wanted, &failed);
     if (r) { /* back to what it was, at those places where it was changed */
         saved_error first;
         gvmm__error_save(&first);
-        if (apply(m, old, &failed)) gvmm__warn(GVMM_E_DRIVER, "memory", m->handle, "its access could not be put back");
+        if (apply(m, old, &failed)) {
+            m->access_unsure = true;
+            gvmm__warn(GVMM_E_DRIVER, "memory", m->handle, "its access could not be put back");
+        }
         gvmm__error_restore(&first);
         gvmm__memory_unlock(m);
         gvmm__free(list);

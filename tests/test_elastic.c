@@ -754,6 +754,24 @@ START_TEST(access_is_granted_and_revoked_later_and_follows_the_memory)
 }
 END_TEST
 
+/* A change that cannot be put back everywhere leaves the driver with what gvmm does not know; granting again helps. */
+START_TEST(access_that_could_not_be_put_back_can_be_set)
+{
+    gvmm_buffer *a = create(plain, G), *twice;
+    ck_ok(gvmm_buffer_ring(&twice, a, 2));
+    uint64_t places[] = {address(a), address(twice), address(twice) + G};
+    ck_ok(gvmm_faults_set(&(gvmm_fault){2, true, "cuMemSetAccess", 0}));
+    ck_fails(gvmm_buffer_set_access(a, 0, GVMM_ACCESS_READ), GVMM_E_NO_DEVICE_MEMORY);
+    ck_ok(gvmm_faults_set(NULL));
+    ck_assert_int_eq(atomic_load(&warning_count), 1);
+    ck_assert_int_eq(get_access(a, 0), GVMM_ACCESS_READ_WRITE);
+    ck_ok(gvmm_buffer_set_access(a, 0, GVMM_ACCESS_READ_WRITE));
+    for (int i = 0; i < 3; i++) ck_assert_uint_eq(access_of(places[i], 0), CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    gvmm_buffer_release(twice);
+    gvmm_buffer_release(a);
+}
+END_TEST
+
 START_TEST(a_change_that_is_there_already_asks_no_driver)
 {
     gvmm_buffer *a = create(plain, G);
@@ -1125,6 +1143,7 @@ int main(void)
     tcase_add_test(composing, composed_buffers_grow_shrink_and_have_the_resources_capacity);
     TCase *access = add_watched_case(suite, "access");
     tcase_add_test(access, access_is_granted_and_revoked_later_and_follows_the_memory);
+    tcase_add_test(access, access_that_could_not_be_put_back_can_be_set);
     tcase_add_test(access, a_change_that_is_there_already_asks_no_driver);
     tcase_add_test(access, the_cpu_and_host_memory);
     tcase_add_test(access, wrong_arguments_of_access);
