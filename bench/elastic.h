@@ -26,10 +26,9 @@ size_t chunk_of(size_t layout, size_t size);
 gvmm_buffer *buffer_of(size_t size, size_t chunk); /* with a resource of its own */
 void evict_with(gvmm_buffer *buffer, gvmm_contents contents);
 
-/* elastic_backup.c: pinned host memory as an evict makes it, or NULL; given up; given to the next evict. On device 0. */
+/* elastic_backup.c: pinned host memory as an evict makes it, or NULL; given up. On device 0. */
 void *backup_make(size_t size);
 void backup_drop(void *made);
-void backup_lend(void *made);
 
 void contents(void);
 void rotations(void);

@@ -141,6 +141,7 @@ static gvmm_result pin_piece(backup *b)
         return gvmm__about(r == GVMM_E_NO_DEVICE_MEMORY ? GVMM_E_NO_HOST_MEMORY : r, "backup",
                            "%zu bytes of pinned memory", b->size);
     b->pinned += size;
+    gvmm__account_add(b->account, STAT_pinned_bytes, size);
     return GVMM_OK;
 }
 
@@ -164,16 +165,24 @@ size_t gvmm__backup_border(const backup *b, size_t offset)
     return piece + piece_size(b->size, piece);
 }
 
-/* Under its own context, and in relaxed mode as it could disturb a capture. */
-static void unpin(backup *b)
+/* Under its own context, and in relaxed mode as it could disturb a capture. Without the context the driver may refuse:
+ * false if pages stay pinned, whose addresses must then not be used again. */
+static bool unpin(backup *b)
 {
+    size_t left = b->pinned;
     CUstreamCaptureMode old = CU_STREAM_CAPTURE_MODE_RELAXED;
     bool relaxed = DRIVER_QUIET(cuThreadExchangeStreamCaptureMode, &old) == CUDA_SUCCESS;
     bool entered = DRIVER_QUIET(cuCtxPushCurrent, b->primary) == CUDA_SUCCESS;
-    for (size_t at = 0; at < b->pinned; at += PIECE)
-        DRIVER_UNDO("backup", (uintptr_t)(b->bytes + at), cuMemHostUnregister, b->bytes + at);
+    for (size_t at = 0; at < b->pinned; at += PIECE) {
+        CUresult status = DRIVER_QUIET(cuMemHostUnregister, b->bytes + at);
+        gvmm__checked_undo(GVMM_CALL_cuMemHostUnregister, status, "backup", (uintptr_t)(b->bytes + at));
+        bool gone = entered || status == CUDA_SUCCESS || status == CUDA_ERROR_DEINITIALIZED;
+        if (gone) left -= piece_size(b->pinned, at);
+    }
     if (entered) gvmm__context_leave();
     if (relaxed) gvmm__relaxed_leave(old);
+    gvmm__account_add(b->account, STAT_pinned_bytes, left - b->pinned);
+    return left == 0;
 }
 
 /* ---- files ---- */
@@ -194,20 +203,11 @@ static gvmm_result open_file(backup *b, const char *directory)
 
 /* ---- both ---- */
 
-static _Atomic(backup *) lent;
-
-void gvmm__backup_lend(backup *b) { gvmm__backup_release(atomic_exchange(&lent, b)); }
-
-gvmm_result gvmm__backup_create(backup **out, size_t size, const char *directory, CUdevice device)
+gvmm_result gvmm__backup_create(backup **out, size_t size, const char *directory, CUdevice device, account *a)
 {
-    backup *b = directory ? NULL : atomic_exchange(&lent, NULL);
-    if (b) {
-        *out = b;
-        return GVMM_OK;
-    }
-    b = gvmm__alloc(sizeof *b);
+    backup *b = gvmm__alloc(sizeof *b);
     if (!b) return GVMM_E_NO_HOST_MEMORY;
-    *b = (backup){.file = -1, .device = device, .size = size};
+    *b = (backup){.account = gvmm__account_retain(a), .file = -1, .device = device, .size = size};
     ref_init(&b->refs);
     gvmm_result r = directory ? open_file(b, directory) : get_pages(b);
     if (r) {
@@ -224,13 +224,23 @@ backup *gvmm__backup_retain(backup *b)
     return b;
 }
 
-void gvmm__backup_release(backup *b)
+bool gvmm__backup_drop(backup *b) { return ref_release(&b->refs); }
+
+/* A forked child has neither the pages nor the threads that fill them. */
+void gvmm__backup_end(backup *b)
 {
-    if (!b || !ref_release(&b->refs)) return;
-    end_filling(b->fill);
-    if (b->pinned) unpin(b);
-    if (b->bytes && b->owner == getpid()) gvmm__pages_put(b->bytes, b->size); /* a forked child does not have them */
+    bool has_pages = b->bytes && b->owner == getpid();
+    if (has_pages) end_filling(b->fill);
+    bool free_of_driver = !b->pinned || unpin(b);
+    if (has_pages && free_of_driver) gvmm__pages_put(b->bytes, b->size);
     if (b->primary) DRIVER_UNDO("primary context", (uintptr_t)b->primary, cuDevicePrimaryCtxRelease, b->device);
     if (b->file >= 0) close(b->file);
+    account *a = b->account;
     gvmm__free(b);
+    gvmm__account_release(a);
+}
+
+void gvmm__backup_release(backup *b)
+{
+    if (b && gvmm__backup_drop(b)) gvmm__backup_end(b);
 }

@@ -124,7 +124,7 @@ static gvmm_result get_room(transfer *t)
 
 static gvmm_result get_stage(transfer *t)
 {
-    gvmm_result r = gvmm__backup_create(&t->stage, STAGE, NULL, t->handle);
+    gvmm_result r = gvmm__backup_create(&t->stage, STAGE, NULL, t->handle, t->list[0].memory->account);
     return r ? r : gvmm__backup_pin(t->stage, STAGE);
 }
 
@@ -338,12 +338,29 @@ static gvmm_result one_device_in(const member *list, size_t count)
     return any ? copies_in(list, count, with_file) : wake(list, count);
 }
 
+static void end_backup(job *self) { gvmm__backup_end((backup *)((char *)self - offsetof(backup, end))); }
+
+/* Unpinning takes as long as copying, and nobody needs to wait for it, unless there is no worker. */
+static void give_up(backup *b)
+{
+    saved_error before;
+    if (!b || !gvmm__backup_drop(b)) return;
+    gvmm__error_save(&before);
+    if (!b->pinned || gvmm__worker_start()) {
+        gvmm__error_restore(&before);
+        gvmm__backup_end(b);
+        return;
+    }
+    b->end.run = end_backup;
+    gvmm__work(&b->end);
+}
+
 /* Only now: who watches the generation need not act on a restore that failed. */
 static void awake(const member *list, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         memory *m = list[i].memory;
-        gvmm__backup_release(m->backup);
+        give_up(m->backup);
         m->backup = NULL;
         gvmm__memory_lock(m);
         m->generation++;
@@ -417,19 +434,27 @@ static gvmm_result one_device_out(const member *list, size_t first, size_t count
     return r;
 }
 
-gvmm_result gvmm__contents_out(const member *list, size_t count, const char *directory)
+/* All at its place in one backup. */
+static gvmm_result get_backup(backup **out, const member *list, size_t count, const contents_place *where)
 {
     size_t bytes = 0;
-    if (list[0].memory->device < 0) /* the first in their order */
-        return gvmm__fail(GVMM_E_UNSUPPORTED, "evict option contents: host memory would be kept in host memory");
     for (size_t i = 0; i < count; i++) {
         list[i].memory->backup_offset = bytes;
         bytes += list[i].memory->size;
     }
     CUdevice device;
-    backup *to;
     gvmm_result r = DRIVER(cuDeviceGet, &device, list[0].memory->device);
-    if (!r) r = gvmm__backup_create(&to, bytes, directory, device);
+    if (r) return r;
+    backup *ahead = where->directory ? NULL : gvmm__prepare_take(where->ahead, bytes);
+    if (ahead) *out = ahead;
+    else r = gvmm__backup_create(out, bytes, where->directory, device, where->account);
+    return r;
+}
+
+static gvmm_result all_out(const member *list, size_t count, const contents_place *where)
+{
+    backup *to;
+    gvmm_result r = get_backup(&to, list, count, where);
     if (r) return r;
     for (size_t first = 0, n; first < count && !r; first += n) {
         n = on_one_device(list + first, count - first);
@@ -437,4 +462,16 @@ gvmm_result gvmm__contents_out(const member *list, size_t count, const char *dir
     }
     gvmm__backup_release(to);
     return r;
+}
+
+/* Host memory that is missing may be on its way back from a restore. It is missed before anything is given back. */
+gvmm_result gvmm__contents_out(const member *list, size_t count, const contents_place *where)
+{
+    if (list[0].memory->device < 0) /* the first in their order */
+        return gvmm__fail(GVMM_E_UNSUPPORTED, "evict option contents: host memory would be kept in host memory");
+    bool more_to_come = gvmm__work_waiting() != 0 && !gvmm__on_worker();
+    gvmm_result r = all_out(list, count, where);
+    if (r != GVMM_E_NO_HOST_MEMORY || !more_to_come) return r;
+    gvmm_drain();
+    return all_out(list, count, where);
 }

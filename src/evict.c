@@ -165,11 +165,13 @@ static gvmm_result check_evict(gvmm_evict_options *out, const gvmm_evict_options
 static gvmm_result evict(gvmm_resource *resource, gvmm_buffer *buffer, int tag, set *s, const gvmm_evict_options *o)
 {
     gvmm_result r = GVMM_OK;
+    contents_place where = {o->contents == GVMM_CONTENTS_FILE ? o->directory : NULL, &resource->prepared,
+                            resource->account};
     size_t bytes = keep_only(s, true);
     if (!s->count) goto done; /* nothing to do is no failure */
     tell(resource, GVMM_BEFORE_EVICT, buffer, tag, bytes);
     if (o->contents < GVMM_CONTENTS_HOST) gvmm__evict(s->list, s->count);
-    else r = gvmm__contents_out(s->list, s->count, o->contents == GVMM_CONTENTS_FILE ? o->directory : NULL);
+    else r = gvmm__contents_out(s->list, s->count, &where);
     tell(resource, r ? GVMM_EVICT_FAILED : GVMM_AFTER_EVICT, buffer, tag, bytes);
 done:
     set_release(s);
@@ -259,6 +261,17 @@ gvmm_result gvmm_resource_restore(gvmm_resource *resource, int tag)
     r = restore(resource, NULL, tag, &s);
     end_turn();
     return r;
+}
+
+gvmm_result gvmm_resource_prepare_evict(gvmm_resource *resource, size_t bytes)
+{
+    if (!resource) return gvmm__fail(GVMM_E_INVALID, "resource is NULL");
+    if (resource->device.ordinal < 0)
+        return gvmm__fail(GVMM_E_UNSUPPORTED, "prepare_evict: host memory would be kept in host memory");
+    size_t whole = bytes;
+    if (!gvmm__round_up(&whole, resource->placement->granularity))
+        return gvmm__fail(GVMM_E_INVALID, "prepare_evict: %zu bytes are too many", bytes);
+    return gvmm__prepare(&resource->prepared, whole, resource->device.handle, resource->account);
 }
 
 void gvmm_resource_set_residency_handler(gvmm_resource *resource, gvmm_residency_fn fn, void *user)

@@ -1,9 +1,9 @@
 /* The library's map: what each file offers to those on its left.
  *
  *     exchange → share → graph, compose, evict, torch → contents → buffer, pool → grow → resource → order
- *         → stock, retire, reuse, heap → blocks → worker → ranks → options → probe → range → residence → mapping → memory
- *         → reservation, backup, placement → stream → device → stats → driver, faults, trace → wire, socket → host
- *         → error
+ *         → stock, retire, reuse, prepare, heap → blocks → worker → ranks → options → probe → range → residence
+ *         → mapping → memory → reservation, backup, placement → stream → device → stats → driver, faults, trace
+ *         → wire, socket → host → error
  *
  * A file uses only what is to its right (tools/check_includes.sh). Objects are reference counted; `create` and `retain`
  * give a reference, `release` takes one, takes NULL, and makes the one driver call that undoes the object. Host memory
@@ -205,7 +205,8 @@ static inline void gvmm__checked_undo(gvmm_driver_call call, CUresult status, co
     X(grows_moved) \
     X(aliases) \
     X(reused) \
-    X(imported_bytes)
+    X(imported_bytes) \
+    X(pinned_bytes)
 /* clang-format on */
 
 typedef enum figure {
@@ -302,8 +303,17 @@ stream_mark gvmm__stream_mark(device *d, gvmm_stream stream, CUevent *event, CUc
 
 /* ---- backup.c: what evicted memory keeps its contents in, several memories in one ---- */
 
+/* Something for the worker to do (see worker.c), embedded in what it is to be done to: handing over cannot fail. `run` is
+ * called once, and owns the rest. */
+typedef struct job {
+    void (*run)(struct job *self);
+    struct job *next;
+} job;
+
 typedef struct backup {
     ref refs;
+    account *account;     /* held: what is pinned counts there */
+    job end;              /* for who has it ended by the worker */
     char *bytes;          /* host memory, or NULL */
     size_t size, pinned;  /* bytes; those from the beginning on that are page-locked */
     pid_t owner;          /* process that has the host memory */
@@ -314,13 +324,13 @@ typedef struct backup {
 } backup;
 
 /* `directory` NULL: host memory of `size` bytes, to be pinned in the device's primary context; else a file there. */
-gvmm_result gvmm__backup_create(backup **out, size_t size, const char *directory, CUdevice device);
+gvmm_result gvmm__backup_create(backup **out, size_t size, const char *directory, CUdevice device, account *a);
 backup *gvmm__backup_retain(backup *b);
 void gvmm__backup_release(backup *b);
 
-/* For measuring what an evict takes besides pinning: the next one of the process is given this backup, whose size and
- * device are right and which is pinned already. Takes the reference over. */
-void gvmm__backup_lend(backup *b);
+/* Releasing in two steps, as the second takes long: true if it was the last reference, and `end` is left to be called. */
+bool gvmm__backup_drop(backup *b);
+void gvmm__backup_end(backup *b);
 
 /* Pins the memory from the beginning up to `end`, if it is not yet, in pieces; other threads prepare what is behind. One
  * copy must not reach over the border of a piece. Pages that were pinned stay so after a failure. */
@@ -544,12 +554,6 @@ gvmm_result gvmm__options_check(gvmm_options *out, const gvmm_options *given);
 gvmm_result gvmm__placement_create(placement **out, gvmm_options *options, int ordinal);
 
 /* ---- worker.c: a thread of ours, for what must not be done or waited for where it comes up ---- */
-
-/* Embedded in what is to be done. `run` is called once, on the worker, and owns the rest. */
-typedef struct job {
-    void (*run)(struct job *self);
-    struct job *next;
-} job;
 
 /* Starts the thread if it is not running. After that, gvmm__work cannot fail; it makes no driver call. */
 gvmm_result gvmm__worker_start(void);
@@ -840,6 +844,19 @@ void gvmm__orders_linger(orders *o, pthread_mutex_t *lock);
 /* The same after waiting for all of it; takes the lock itself. */
 void gvmm__orders_wait(orders *o, pthread_mutex_t *lock);
 void gvmm__orders_end(orders *o);
+/* ---- prepare.c: a backup made ahead of an evict ---- */
+
+/* In a slot: a pointer that its owner has set to NULL and that is changed here alone. */
+typedef struct prepared prepared;
+
+/* Has a backup of `bytes` host memory made and pinned by the worker, in place of the one that is in the slot unless that
+ * is of the same size; 0: gives that up. A failure leaves it. */
+gvmm_result gvmm__prepare(prepared **slot, size_t bytes, CUdevice device, account *a);
+
+/* The backup, the slot's reference with it, pinned as far as it has come; NULL if there is none, if it failed, or if it
+ * is smaller than `bytes`, and then it is gone. */
+backup *gvmm__prepare_take(prepared **slot, size_t bytes);
+void gvmm__prepare_end(prepared **slot);
 
 /* ---- resource.c ---- */
 
@@ -856,6 +873,7 @@ struct gvmm_resource {
     account *account;
     stock *stock;            /* NULL if nothing is made ahead */
     reuse *reuse;            /* NULL if nothing is kept */
+    prepared *prepared;      /* prepare.c's */
     atomic_uint users;       /* references that are not buffers' */
     small_lock handler_lock; /* guards the next two */
     gvmm_residency_fn handler;
@@ -904,14 +922,21 @@ gvmm_result gvmm__buffer_make(gvmm_buffer **out, gvmm_resource *resource, const 
 
 /* ---- contents.c: what memory contains, out to a backup and back ---- */
 
+/* Where contents are kept. */
+typedef struct contents_place {
+    const char *directory; /* as in gvmm__backup_create */
+    prepared **ahead;      /* where a backup may have been made ahead */
+    account *account;
+} contents_place;
+
 /* Copies the contents of all of the list, which is resident and in the order of devices and places, to one backup, and
- * evicts it. `directory` as in gvmm__backup_create. After a failure all is resident as before. Where a copy failed late,
+ * evicts it. After a failure all is resident as before. Where a copy failed late,
  * that may be memory made anew (with a new generation); what even that fails for stays evicted, its contents kept, and
  * is a warning. */
-gvmm_result gvmm__contents_out(const member *list, size_t count, const char *directory);
+gvmm_result gvmm__contents_out(const member *list, size_t count, const contents_place *where);
 
-/* Restores all of the list, in the same order, with the contents that are kept. After a failure all is evicted, and what
- * was kept still is. */
+/* Restores all of the list, in the same order, with the contents that are kept. The worker ends the backup. After a
+ * failure all is evicted, and what was kept still is. */
 gvmm_result gvmm__contents_in(const member *list, size_t count);
 
 /* ---- share.c: exports, imports ---- */

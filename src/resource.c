@@ -71,6 +71,7 @@ void gvmm__resource_unhold(gvmm_resource *resource)
 {
     if (!ref_release(&resource->refs)) return;
     gvmm__stock_end(resource->stock);
+    gvmm__prepare_end(&resource->prepared);
     gvmm__reuse_free(resource->reuse);
     gvmm__device_close(&resource->device);
     gvmm__placement_release(resource->placement);

@@ -83,15 +83,9 @@ static gvmm_result start_locked(void)
 {
     static bool registered;
     if (running) return GVMM_OK;
-    pthread_attr_t detached;
     pthread_t thread;
-    int failed = pthread_attr_init(&detached);
-    if (!failed) {
-        pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
-        failed = pthread_create(&thread, &detached, work, NULL);
-        pthread_attr_destroy(&detached);
-    }
-    if (failed) return gvmm__fail(GVMM_E_NO_HOST_MEMORY, "cannot start a thread (error %d)", failed);
+    if (!gvmm__thread_start(&thread, work, NULL)) return gvmm__fail(GVMM_E_NO_HOST_MEMORY, "cannot start a thread");
+    pthread_detach(thread);
     running = true;
     if (!registered) registered = pthread_atfork(lock_for_fork, unlock_after_fork, forget_in_child) == 0;
     return GVMM_OK;

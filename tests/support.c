@@ -70,6 +70,7 @@ void setup(void)
 void teardown(void)
 {
     gvmm_drain(); /* no thread of gvmm makes calls any more */
+    gvmm_drain(); /* nobody makes calls when the plan changes */
     ck_ok(gvmm_faults_set(NULL));
     ck_nothing_left();
     gvmm_resource_release(plain);

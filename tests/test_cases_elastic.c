@@ -257,6 +257,7 @@ START_TEST(wanted_weights_are_kept_and_caches_dropped)
     ck_pattern(at_w, 3 * G, 1);
     ck_ok(gvmm_resource_restore(cache, 2));
     fill(at_c, 1, 3 * G);
+    gvmm_drain();
     if (!on_gpu) {
         size_t counts[GVMM_SIM_KIND_COUNT];
         gvmm_sim_census(counts, NULL, NULL);

@@ -249,7 +249,14 @@ static gvmm_result shrink(scene *s) { return gvmm_buffer_shrink(&s->out, s->inpu
 static gvmm_result ring(scene *s) { return gvmm_buffer_ring(&s->out, s->input, 3); }
 static gvmm_result grant(scene *s) { return gvmm_buffer_set_access(s->input, 1, GVMM_ACCESS_READ_WRITE); }
 static gvmm_result take_away(scene *s) { return gvmm_buffer_set_access(s->input, 1, GVMM_ACCESS_NONE); }
-static gvmm_result restore(scene *s) { return gvmm_buffer_restore(s->input); }
+
+/* What the worker does behind it is counted too. */
+static gvmm_result restore(scene *s)
+{
+    gvmm_result r = gvmm_buffer_restore(s->input);
+    gvmm_drain();
+    return r;
+}
 
 static gvmm_result compose(scene *s)
 {
@@ -269,7 +276,20 @@ static gvmm_result evict_to_host(scene *s) { return evict_with(s, GVMM_CONTENTS_
 static gvmm_result evict_to_file(scene *s) { return evict_with(s, GVMM_CONTENTS_FILE); }
 
 static gvmm_result evict_all(scene *s) { return gvmm_resource_evict(s->resource, GVMM_TAG_ANY, NULL); }
-static gvmm_result restore_all(scene *s) { return gvmm_resource_restore(s->resource, GVMM_TAG_ANY); }
+
+static gvmm_result restore_all(scene *s)
+{
+    gvmm_result r = gvmm_resource_restore(s->resource, GVMM_TAG_ANY);
+    gvmm_drain();
+    return r;
+}
+
+static gvmm_result prepare_evict(scene *s)
+{
+    gvmm_result r = gvmm_resource_prepare_evict(s->resource, three_chunks * G);
+    gvmm_drain();
+    return r;
+}
 
 /* What the thread does is counted too. */
 static gvmm_result create_with_memory_ahead(scene *s)
@@ -333,6 +353,7 @@ static const operation operations[] = {
     {"buffer_evict to host memory", hole, evict_to_host, false},
     {"buffer_evict to a file", decoy, evict_to_file, false},
     {"resource_evict striped", striped, evict_all, false},
+    {"resource_prepare_evict", chunked_scene, prepare_evict, false},
     {"buffer_restore from host memory", asleep_in_host_memory, restore, false},
     {"buffer_restore from a file", asleep_in_a_file, restore, false},
     {"resource_restore striped", striped_asleep, restore_all, false},

@@ -103,11 +103,27 @@ static void book(books *b, const seen *s)
     }
 }
 
+/* What has been seen so far, for the caller to free: gvmm's thread may add to the list meanwhile. */
+static seen *copy_of_list(size_t *start_out, size_t *count_out)
+{
+    pthread_mutex_lock(&lock);
+    seen *copy = malloc((count + 1) * sizeof *copy);
+    for (size_t i = 0; copy && i < count; i++) copy[i] = list[i];
+    if (start_out) *start_out = start;
+    *count_out = count;
+    pthread_mutex_unlock(&lock);
+    ck_assert_ptr_nonnull(copy);
+    return copy;
+}
+
 static size_t still_alive(void)
 {
-    books b = {malloc((count + 1) * sizeof *b.alive), 0};
+    size_t n;
+    seen *all = copy_of_list(NULL, &n);
+    books b = {malloc((n + 1) * sizeof *b.alive), 0};
     ck_assert_ptr_nonnull(b.alive);
-    for (size_t i = 0; i < count; i++) book(&b, &list[i]);
+    for (size_t i = 0; i < n; i++) book(&b, &all[i]);
+    free(all);
     free(b.alive);
     return b.count;
 }
@@ -142,38 +158,48 @@ TCase *add_watched_case(Suite *suite, const char *name)
 
 /* ---- what was seen ---- */
 
-void watch(void) { start = count; }
+void watch(void)
+{
+    pthread_mutex_lock(&lock);
+    start = count;
+    pthread_mutex_unlock(&lock);
+}
 
 const char *calls_seen(void)
 {
     static char text[8192];
-    size_t used = 0;
+    size_t used = 0, from, n;
+    seen *all = copy_of_list(&from, &n);
     text[0] = '\0';
-    for (size_t i = start; i < count && used < sizeof text; i++)
-        used += (size_t)snprintf(text + used, sizeof text - used, "%s%s", i > start ? " " : "",
-                                 gvmm_driver_call_name(list[i].call));
+    for (size_t i = from; i < n && used < sizeof text; i++)
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%s", i > from ? " " : "",
+                                 gvmm_driver_call_name(all[i].call));
+    free(all);
     return text;
 }
 
-unsigned calls_of(gvmm_driver_call call)
+typedef struct question {
+    bool any_call, failed;
+    gvmm_driver_call call;
+    uint64_t address, size;
+} question;
+
+static unsigned count_seen(question q)
 {
-    unsigned n = 0;
-    for (size_t i = start; i < count; i++) n += list[i].call == call;
-    return n;
+    unsigned found = 0;
+    pthread_mutex_lock(&lock);
+    for (size_t i = start; i < count; i++)
+        found += (q.any_call || list[i].call == q.call) && (!q.failed || list[i].result != CUDA_SUCCESS) &&
+                 (!q.size || list[i].base - q.address < q.size);
+    pthread_mutex_unlock(&lock);
+    return found;
 }
 
-unsigned calls_failed(void)
-{
-    unsigned n = 0;
-    for (size_t i = start; i < count; i++) n += list[i].result != CUDA_SUCCESS;
-    return n;
-}
-
+unsigned calls_of(gvmm_driver_call call) { return count_seen((question){.call = call}); }
+unsigned calls_failed(void) { return count_seen((question){.any_call = true, .failed = true}); }
 unsigned calls_at(gvmm_driver_call call, uint64_t address, size_t size)
 {
-    unsigned n = 0;
-    for (size_t i = start; i < count; i++) n += list[i].call == call && list[i].base - address < size;
-    return n;
+    return count_seen((question){.call = call, .address = address, .size = size});
 }
 
 /* ---- surroundings ---- */

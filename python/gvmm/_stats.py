@@ -38,6 +38,8 @@ class Stats(NamedTuple):
     """Kept for reuse now; also counted in physical_bytes."""
     imported_bytes: int
     """Memory of other processes that is held here."""
+    pinned_bytes: int
+    """Host memory that is pinned for evicts: what keeps contents, and what prepare_evict() made."""
 
 
 def stats(resource: _gvmm.VirtualMemoryResource | None = None) -> Stats:

@@ -212,6 +212,7 @@ PyObject *buffer_get_evicted(PyObject *self, void *unused);
 PyObject *buffer_get_generation(PyObject *self, void *unused);
 PyObject *resource_evict(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names);
 PyObject *resource_restore(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names);
+PyObject *resource_prepare_evict(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names);
 PyObject *resource_get_on_residency(PyObject *self, void *unused);
 int resource_set_on_residency(PyObject *self, PyObject *value, void *unused);
 

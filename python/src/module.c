@@ -47,7 +47,8 @@ bool is_exiting(module_state *state)
     X(releases_waiting) \
     X(reused) \
     X(kept_bytes) \
-    X(imported_bytes)
+    X(imported_bytes) \
+    X(pinned_bytes)
 /* clang-format on */
 
 /* _stats(resource or None) -> dict */

@@ -232,6 +232,21 @@ PyObject *resource_evict(PyObject *op, PyObject *const *args, Py_ssize_t nargs, 
     return r ? NULL : Py_NewRef(Py_None);
 }
 
+PyObject *resource_prepare_evict(PyObject *op, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
+{
+    static const signature s = {"prepare_evict", {"size"}, 1, 1};
+    resource_object *self = (resource_object *)op;
+    PyObject *given[1];
+    size_t size;
+    if (!take_arguments(&s, args, nargs, names, given) || !resource_ready(self)) return NULL;
+    if (!take_size(given[0], &size)) return NULL;
+    call c;
+    call_begin(&c);
+    gvmm_result r = gvmm_resource_prepare_evict(self->resource, size);
+    call_end(&c, self->state);
+    return r ? raise_result(self->state, r) : Py_NewRef(Py_None);
+}
+
 PyObject *resource_restore(PyObject *op, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
 {
     static const signature s = {"restore", {"tag"}, 1, 0};

@@ -473,6 +473,14 @@ static PyMethodDef methods[] = {
      "stream\n    Waited for first. None: the device's legacy default stream. Work on others is yours to end.\n\n"
      "Raises as VirtualMemoryBuffer.evict(); RuntimeError also while waiting for the default stream would end a capture.\n\n"
      ">>> resource.evict(tag=WEIGHTS); resource.evict(tag=CACHE, contents=\"drop\")"},
+    {"prepare_evict", FAST(resource_prepare_evict),
+     "prepare_evict($self, /, size)\n--\n\n"
+     "Has `size` bytes of host memory pinned ahead, in the background: the next evict() that keeps contents in host memory, of this\n"
+     "resource or of a buffer of it, takes them and returns that much sooner. One that needs more gives them up.\n\n"
+     "size\n    Rounded up to the granularity; replaces another size that was prepared before. 0 gives it up.\n\n"
+     "Raises MemoryError if the machine does not have as much, RuntimeError for host memory, OverflowError, CUDAError. drain() waits\n"
+     "until it is pinned; what fails on the way is not told, and evict() then pins for itself.\n\n"
+     ">>> resource.prepare_evict(8 << 30)"},
     {"restore", FAST(resource_restore),
      "restore($self, /, tag=None)\n--\n\n"
      "Restores what evict() evicted, and raises as VirtualMemoryBuffer.restore(): all of it or none.\n\n"

@@ -29,7 +29,7 @@ static PyObject *simulate(PyObject *module, PyObject *args)
     config.latency = latency;
     call c;
     call_begin(&c);
-    gvmm_drain();                                /* what is on its way back holds its resource */
+    gvmm_drain();                                /* what is on its way back still uses the old one */
     gvmm_result r = gvmm_driver_install(faulty); /* as it is; but refuses while a resource is alive */
     if (!r) r = gvmm_sim_reset(&config);
     if (!r) r = gvmm_faults_set(NULL);

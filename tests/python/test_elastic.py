@@ -365,6 +365,35 @@ def test_evict_arguments(resource, tmp_path):
         VirtualMemoryResource(0, HOST).allocate(1).evict()
 
 
+def test_prepared(resource, G):
+    buffer = resource.allocate(2 * G)
+    write(buffer.handle, b"kept")
+    before = gvmm.stats().pinned_bytes
+    resource.prepare_evict(2 * G - 1)
+    gvmm.drain()
+    assert (gvmm.stats(resource).pinned_bytes, gvmm.stats().pinned_bytes) == (2 * G, before + 2 * G)
+    buffer.evict()
+    assert gvmm.stats(resource).pinned_bytes == 2 * G
+    buffer.restore()
+    gvmm.drain()
+    assert gvmm.stats(resource).pinned_bytes == 0
+    assert read(buffer.handle, 4) == b"kept"
+    resource.prepare_evict(size=G)
+    resource.prepare_evict(0)
+    gvmm.drain()
+    assert gvmm.stats(resource).pinned_bytes == 0
+
+
+def test_what_cannot_be_prepared(resource):
+    for size, error in [(1 << 46, MemoryError), (-1, OverflowError), (1 << 64, OverflowError), ("x", TypeError), (None, TypeError)]:
+        with pytest.raises(error):
+            resource.prepare_evict(size)
+    with pytest.raises(TypeError):
+        resource.prepare_evict()
+    with pytest.raises(RuntimeError, match="host memory"):
+        VirtualMemoryResource(0, HOST).prepare_evict(1)
+
+
 def test_by_tag(G):
     weights, caches = VirtualMemoryResource(0, {"tag": 1}), VirtualMemoryResource(0, {"tag": 2})
     w, c = weights.allocate(1), caches.allocate(1)
