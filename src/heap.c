@@ -4,15 +4,26 @@
  * whose free parts are there already and has the missing pieces put under the rest: first, if memory is to be saved,
  * pieces that lie wholly free elsewhere (stitching: unmapped there, mapped here), then new ones.
  *
- * A piece is one or more granules, made, mapped and moved as a whole. As the driver's cost is by piece, large requests
- * are made of larger ones, but always of eight or more, so that little is held by a small block in its midst. */
+ * A piece is one or more granules, made, mapped and moved as a whole. The driver's cost is by piece, and what a live block
+ * holds of the pieces at its ends is lost for others; so pieces are larger the more the pool holds. Where all that is free
+ * lies in larger pieces than what is missing, one is given back and smaller ones are made of it. */
 #include <string.h>
 
 #include "internal.h"
 
 #define LARGE_STEP ((size_t)2 << 20) /* what regions begin at multiples of; blocks.c has a table for each */
 
-enum { PIECES = 16, LARGEST_PIECE = 16 /* granules */ };
+/* A piece is at most one in so many bytes of all that the pool will hold, or of the request: the larger of the two. But where
+ * there is next to nothing yet, it is a quarter of the request, and all of it up to a LARGE_PIECE: a pool's first memory
+ * costs little more than the same bytes in one piece, and is broken up where it turns out to be too coarse. */
+enum {
+    SHARE_OF_POOL = 256,
+    SHARE_OF_REQUEST = 32,
+    FIRST_PIECES = 4,
+    NEXT_TO_NOTHING = 8 /* one in so many bytes of the request */
+};
+#define LARGE_PIECE ((size_t)32 << 20)
+#define LARGEST_PIECE ((size_t)128 << 20) /* of a pool's first memory */
 
 typedef struct piece {
     mapping mapping;
@@ -30,6 +41,7 @@ typedef struct window {
 static size_t granule(const heap *h) { return h->placement->granularity; }
 
 static size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
+static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 
 static uint64_t end_of(const pool_block *b) { return b->address + b->size; }
 
@@ -276,17 +288,27 @@ static piece *find_piece(const heap *h, const window *w, size_t size, size_t mos
 
 typedef struct filling {
     heap *heap;
-    size_t size; /* of the request */
-    bool stitch; /* before making new memory */
-    piece *made; /* within this call: undone if it fails */
+    size_t size;  /* of the request */
+    bool stitch;  /* before making new memory */
+    size_t held;  /* physical memory before the call, bytes */
+    size_t freed; /* of a piece that was broken up: bytes that have not been made anew yet */
+    piece *made;  /* within this call: undone if it fails */
 } filling;
+
+static size_t piece_size(const filling *f)
+{
+    size_t most = larger((f->held + f->size) / SHARE_OF_POOL, f->size / SHARE_OF_REQUEST);
+    most = smaller(most, LARGE_PIECE);
+    if (f->held <= f->size / NEXT_TO_NOTHING)
+        most = smaller(larger(f->size / FIRST_PIECES, LARGE_PIECE), LARGEST_PIECE);
+    size_t granules = most / granule(f->heap);
+    return (granules < 2 ? 1 : (size_t)1 << (63 - __builtin_clzll(granules))) * granule(f->heap);
+}
 
 static gvmm_result make(filling *f, pool_block *hole, uint64_t at, size_t room)
 {
     heap *h = f->heap;
-    size_t granules = f->size / granule(h) / PIECES;
-    granules = granules < 2 ? 1 : (size_t)1 << (63 - __builtin_clzll(granules));
-    size_t size = smaller(smaller(granules, LARGEST_PIECE) * granule(h), room);
+    size_t size = smaller(piece_size(f), room);
     if (size > h->limit || h->physical > h->limit - size)
         return gvmm__fail(GVMM_E_NO_DEVICE_MEMORY, "pool: %zu bytes more would exceed its limit of %zu; it has %zu",
                           size, h->limit, h->physical);
@@ -300,6 +322,7 @@ static gvmm_result make(filling *f, pool_block *hole, uint64_t at, size_t room)
     }
     r = lay(h, p, m, hole, at);
     if (r) return r;
+    f->freed -= smaller(f->freed, size);
     p->next = f->made;
     f->made = p;
     return GVMM_OK;
@@ -312,16 +335,21 @@ static gvmm_result fill_one(filling *f, const window *w)
     pool_block *hole = w->first, *in;
     while (hole->kind != BLOCK_HOLE) hole = hole->right;
     uint64_t at = hole->address < w->start ? w->start : hole->address;
-    size_t room = (size_t)(end_of(hole) - at), needed = smaller(room, w->missing);
+    size_t needed = smaller((size_t)(end_of(hole) - at), w->missing);
     gvmm_result r = gvmm__blocks_spare(h, 4);
     if (r) return r;
     piece *p = f->stitch ? find_piece(h, w, f->size, needed, &in) : NULL;
-    if (!p && f->stitch) p = find_piece(h, w, f->size, room, &in); /* too much, but it is there */
+    bool fits = p != NULL;
+    if (!p && f->stitch && !f->freed) p = find_piece(h, w, f->size, SIZE_MAX, &in);
     if (!p) return make(f, hole, at, needed);
     h->stitches++;
     memory *m = lift(h, p, &in);
-    bool beside = in->address <= at && at < end_of(in); /* then `hole` is part of it */
-    return lay(h, p, m, beside ? in : hole, at);
+    if (in->address <= at && at < end_of(in)) hole = in; /* they have been joined */
+    if (fits) return lay(h, p, m, hole, at);
+    f->freed = m->size;
+    gvmm__memory_release(m);
+    gvmm__free(p);
+    return make(f, hole, at, needed);
 }
 
 /* Finds the free block that has the address. */
@@ -361,7 +389,7 @@ gvmm_result gvmm__heap_missing(size_t *out, const heap *h, unsigned region, size
 /* Each round leaves the heap whole, and the window that misses least missing less. */
 gvmm_result gvmm__heap_fill(pool_block **out, heap *h, unsigned region, size_t size, const arena *own, bool stitch)
 {
-    filling f = {h, size, stitch, NULL};
+    filling f = {.heap = h, .size = size, .stitch = stitch, .held = h->physical};
     window w;
     gvmm_result r = look(&w, h, region, size, own);
     while (!r && w.missing) {

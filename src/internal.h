@@ -765,7 +765,7 @@ struct heap {
     /* Figures, bytes; used: of blocks that are handed out. */
     size_t physical, physical_peak, used;
     uint64_t stitches;
-    arena common; /* blocks whose work is done */
+    arena common;   /* blocks whose work is done */
     bins holes[REGIONS];
     /* blocks.c's */
     _Atomic(leaf *) *index;
@@ -805,7 +805,7 @@ gvmm_result gvmm__heap_take(pool_block **out, heap *h, unsigned region, size_t s
 gvmm_result gvmm__heap_missing(size_t *out, const heap *h, unsigned region, size_t size, const arena *own);
 
 /* Makes one. `stitch`: of free pieces of the common arena where there are any, else of new ones. A failure leaves no new
- * memory; pieces may have been moved. */
+ * memory; free pieces may have been moved or given back. */
 gvmm_result gvmm__heap_fill(pool_block **out, heap *h, unsigned region, size_t size, const arena *own, bool stitch);
 
 /* Frees a used block into an arena. */

@@ -87,6 +87,18 @@ static void with_limit(scene *s)
     give(s, 0);
 }
 
+/* All that may be had is there, and what is free of it is one piece. */
+static void with_one_piece(scene *s)
+{
+    gvmm_pool_options options = GVMM_POOL_OPTIONS_INIT;
+    options.limit = 40 * MiB;
+    ck_ok(gvmm_pool_create(&s->pool, plain, &options));
+    take(s, 0, 32 * MiB);
+    take(s, 1, 8 * MiB);
+    give(s, 0);
+    ck_cu(cu->cuStreamSynchronize(stream));
+}
+
 static void with_promise(scene *s)
 {
     gvmm_pool_options options = GVMM_POOL_OPTIONS_INIT;
@@ -148,6 +160,7 @@ static const operation operations[] = {
     {"malloc beside others", with_blocks, malloc_large, false},
     {"malloc on the default stream", with_blocks, malloc_default, false},
     {"malloc, stitched", with_holes, malloc_stitched, false},
+    {"malloc of a piece that is broken up", with_one_piece, malloc_small, false},
     {"malloc into a capture", with_capture, malloc_large, false},
     {"malloc at the limit", with_limit, malloc_other, false},
     {"malloc of another's, streams outlive", with_promise, malloc_default, false},
@@ -255,7 +268,7 @@ START_TEST(no_memory_is_told)
     with_blocks(&s);
     gvmm_pool_stats before, after;
     gvmm_pool_get_stats(s.pool, &before);
-    ck_ok(gvmm_faults_set(&(gvmm_fault){5, true, "cuMemCreate", CUDA_ERROR_OUT_OF_MEMORY}));
+    ck_ok(gvmm_faults_set(&(gvmm_fault){2, true, "cuMemCreate", CUDA_ERROR_OUT_OF_MEMORY}));
     ck_fails(gvmm_pool_malloc(&s.out, s.pool, 64 * MiB, stream), GVMM_E_NO_DEVICE_MEMORY);
     gvmm_last_error(&error);
     ck_assert_str_eq(error.call, "cuMemCreate");

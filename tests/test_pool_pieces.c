@@ -1,0 +1,134 @@
+/* What a pool's memory is made of: how many pieces, and when they are broken up. */
+#include "support.h"
+
+static gvmm_pool *pool;
+
+static void new_pool(size_t limit)
+{
+    gvmm_pool_options options = GVMM_POOL_OPTIONS_INIT;
+    options.limit = limit;
+    gvmm_pool_release(pool);
+    ck_ok(gvmm_pool_create(&pool, plain, &options));
+}
+
+static void setup_pool(void)
+{
+    setup();
+    pool = NULL;
+    new_pool(0);
+}
+
+static void teardown_pool(void)
+{
+    gvmm_pool_release(pool);
+    teardown();
+}
+
+static uint64_t take(size_t size)
+{
+    uint64_t address;
+    ck_ok(gvmm_pool_malloc(&address, pool, size, stream));
+    return address;
+}
+
+static void give(uint64_t address) { ck_ok(gvmm_pool_free(pool, address, stream)); }
+
+static gvmm_pool_stats stats(void)
+{
+    gvmm_pool_stats now;
+    gvmm_pool_get_stats(pool, &now);
+    return now;
+}
+
+/* The block, for which the driver is asked for memory so many times: not once more, and not once less. */
+static uint64_t take_in_pieces(size_t size, unsigned pieces)
+{
+    uint64_t address = 0;
+    ck_ok(gvmm_faults_set(&(gvmm_fault){pieces, true, "cuMemCreate", CUDA_ERROR_OUT_OF_MEMORY}));
+    ck_fails(gvmm_pool_malloc(&address, pool, size, stream), GVMM_E_NO_DEVICE_MEMORY);
+    ck_ok(gvmm_faults_set(&(gvmm_fault){pieces + 1, true, "cuMemCreate", CUDA_ERROR_OUT_OF_MEMORY}));
+    address = take(size);
+    ck_assert_uint_eq(gvmm_faults_injected(), 0);
+    ck_ok(gvmm_faults_set(NULL));
+    return address;
+}
+
+START_TEST(first_memory_is_in_few_pieces)
+{
+    static const struct {
+        size_t size;
+        unsigned pieces;
+    } rows[] = {{512, 1}, {2 * MiB, 1}, {31 * MiB, 1}, {32 * MiB, 1}, {33 * MiB, 2}, {512 * MiB, 4}, {1536 * MiB, 12}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        new_pool(0);
+        give(take_in_pieces(rows[i].size, rows[i].pieces));
+    }
+    give(take(512)); /* next to nothing */
+    ck_cu(cu->cuStreamSynchronize(stream));
+    gvmm_pool_trim(pool, 0);
+    uint64_t small = take(512);
+    give(take_in_pieces(32 * MiB, 1));
+    give(small);
+}
+END_TEST
+
+/* So that the parts which blocks leave of them are little. */
+START_TEST(later_memory_is_in_small_pieces)
+{
+    uint64_t first = take(64 * MiB), second = take_in_pieces(8 * MiB, 4), third = take_in_pieces(128 * MiB, 32);
+    give(first);
+    give(second);
+    give(third);
+}
+END_TEST
+
+/* No more than is missing is taken from a piece that is too large, and the rest of its memory can be had. */
+START_TEST(a_large_piece_is_broken_up)
+{
+    new_pool(40 * MiB);
+    uint64_t first = take_in_pieces(32 * MiB, 1), kept = take(8 * MiB);
+    write_pattern(kept, 8 * MiB, 1);
+    give(first);
+    ck_cu(cu->cuStreamSynchronize(stream));
+    uint64_t small = take(512), large = take(30 * MiB);
+    write_pattern(small, 512, 2);
+    write_pattern(large, 30 * MiB, 3);
+    ck_pattern(kept, 8 * MiB, 1);
+    ck_pattern(small, 512, 2);
+    ck_pattern(large, 30 * MiB, 3);
+    ck_assert_uint_eq(stats().physical_bytes, 40 * MiB);
+    ck_assert_uint_le(stats().physical_peak, 40 * MiB);
+    give(kept);
+    give(small);
+    give(large);
+    ck_no_warnings();
+}
+END_TEST
+
+/* Of several, one is given back at a time. */
+START_TEST(only_one_piece_is_broken_up)
+{
+    new_pool(136 * MiB);
+    uint64_t first = take(128 * MiB), kept = take(8 * MiB);
+    give(first);
+    ck_cu(cu->cuStreamSynchronize(stream));
+    uint64_t small = take(512);
+    ck_assert_uint_ge(stats().physical_bytes, (96 + 8 + 2) * MiB);
+    give(kept);
+    give(small);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("pool pieces");
+    TCase *pieces = tcase_create("pieces");
+    tcase_set_timeout(pieces, 60);
+    suite_add_tcase(suite, pieces);
+    tcase_add_checked_fixture(pieces, setup_pool, teardown_pool);
+    tcase_add_test(pieces, first_memory_is_in_few_pieces);
+    tcase_add_test(pieces, later_memory_is_in_small_pieces);
+    tcase_add_test(pieces, a_large_piece_is_broken_up);
+    tcase_add_test(pieces, only_one_piece_is_broken_up);
+    return run_suites(suite, NULL);
+}
