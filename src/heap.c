@@ -344,6 +344,7 @@ static gvmm_result fill_one(filling *f, const window *w)
     if (!p) return make(f, hole, at, needed);
     h->stitches++;
     memory *m = lift(h, p, &in);
+    h->moved += m->size;
     if (in->address <= at && at < end_of(in)) hole = in; /* they have been joined */
     if (fits) return lay(h, p, m, hole, at);
     f->freed = m->size;

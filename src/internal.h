@@ -765,6 +765,7 @@ struct heap {
     /* Figures, bytes; used: of blocks that are handed out. */
     size_t physical, physical_peak, used;
     uint64_t stitches;
+    uint64_t moved; /* bytes of pieces that were stitched; pool.c sets it back */
     arena common;   /* blocks whose work is done */
     bins holes[REGIONS];
     /* blocks.c's */

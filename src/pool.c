@@ -14,8 +14,11 @@
 
 enum {
     COUNTERS = 128,
-    SPACE = 5, /* address space, in times of what the pool may have: so that memory can always be put elsewhere */
-    SLACK = 64 /* one in so many bytes of the most that was live may be free before memory is saved */
+    SPACE = 5,    /* address space, in times of what the pool may have: so that memory can always be put elsewhere */
+    SLACK = 64,   /* one in so many bytes of the most that was live may be free before memory is saved */
+    PATIENCE = 8, /* once so many times the most that was live has been moved, each EARNED bytes more */
+    EARNED = 4,   /* allow one more byte to be free, up to one in MOST_EARNED of the most that was live */
+    MOST_EARNED = 4
 };
 
 /* Bytes that were asked for less bytes that were freed, modulo 2^64. Written by one thread, but for the first, which is for
@@ -335,11 +338,20 @@ typedef struct request {
  * busy. */
 typedef enum effort { EASY, SPARING, SAVING, WAITING, EFFORTS } effort;
 
+/* What may be free, bytes. Sizes that never fit what is free would have memory moved at every other malloc for ever: where
+ * it goes on for long, having more of it is the better bargain. */
+static size_t slack(const gvmm_pool *pool)
+{
+    uint64_t peak = pool->rounded_peak, moved = pool->heap.moved;
+    uint64_t earned = moved > PATIENCE * peak ? (moved - PATIENCE * peak) / EARNED : 0;
+    if (earned > peak / MOST_EARNED) earned = peak / MOST_EARNED;
+    return (size_t)(peak / SLACK + earned);
+}
+
 /* May so much new memory be made although some may lie free elsewhere? */
 static bool is_within_slack(const gvmm_pool *pool, size_t missing)
 {
-    size_t most = pool->rounded_peak + pool->rounded_peak / SLACK;
-    return pool->heap.physical + missing <= most || pool->heap.physical == 0;
+    return pool->heap.physical + missing <= pool->rounded_peak + slack(pool) || pool->heap.physical == 0;
 }
 
 /* *out is NULL if it needs more effort. With the lock held. */
@@ -514,6 +526,7 @@ size_t gvmm_pool_trim(gvmm_pool *pool, size_t keep)
     lock_pool(pool);
     gvmm__orders_poll(&pool->orders);
     size_t gone = gvmm__heap_trim(&pool->heap, keep);
+    if (gone) pool->heap.moved = 0; /* what it earned is no longer wanted */
     unlock_pool(pool);
     return gone;
 }
@@ -544,6 +557,7 @@ void gvmm_pool_reset_peaks(gvmm_pool *pool)
     lock_pool(pool);
     pool->live_peak = pool->rounded_peak = 0;
     pool->heap.physical_peak = pool->heap.physical;
+    pool->heap.moved = 0;
     note_peaks(pool, 0, 0);
     unlock_pool(pool);
 }

@@ -1,4 +1,4 @@
-/* What a pool's memory is made of: how many pieces, and when they are broken up. */
+/* What a pool's memory is made of: how many pieces, when they are broken up, when moving them ends. */
 #include "support.h"
 
 static gvmm_pool *pool;
@@ -119,6 +119,56 @@ START_TEST(only_one_piece_is_broken_up)
 }
 END_TEST
 
+/* ---- sizes that never fit ---- */
+
+enum { HELD = 64, ROUND = 1000, ROUNDS = 16 };
+
+/* Replaces blocks by others of up to 32 MiB, their work done; as many pieces were moved. */
+static uint64_t moved_in_round(uint64_t *held)
+{
+    uint64_t before = stats().stitches;
+    unsigned random = 1;
+    for (int i = 0; i < ROUND; i++) {
+        random = random * 1664525u + 1013904223u;
+        if (held[i % HELD]) give(held[i % HELD]);
+        ck_cu(cu->cuStreamSynchronize(stream));
+        held[i % HELD] = take(32768 * (size_t)((random >> 8) % 1024 + 1));
+    }
+    return stats().stitches - before;
+}
+
+/* At first memory is saved. Where that never ends, having a quarter more of it ends it; trimming begins anew. */
+START_TEST(moving_does_not_go_on_for_ever)
+{
+    uint64_t held[HELD] = {0}, first = moved_in_round(held), last = 0;
+    gvmm_pool_stats saved = stats();
+    ck_assert_uint_gt(first, ROUND / 10);
+    ck_assert_uint_le(saved.physical_peak, saved.live_peak / 100 * 110);
+    for (int i = 1; i < ROUNDS; i++) last = moved_in_round(held);
+    ck_assert_uint_lt(last, first / 10);
+    ck_assert_uint_le(stats().physical_peak, stats().live_peak / 100 * 130);
+    for (int i = 0; i < HELD; i++) give(held[i]);
+    ck_cu(cu->cuStreamSynchronize(stream));
+    gvmm_pool_trim(pool, 0);
+    gvmm_pool_reset_peaks(pool);
+    memset(held, 0, sizeof held);
+    moved_in_round(held);
+    ck_assert_uint_le(stats().physical_peak, stats().live_peak / 100 * 110);
+    for (int i = 0; i < HELD; i++) give(held[i]);
+}
+END_TEST
+
+/* A limit is no less one for it. */
+START_TEST(moving_goes_on_at_a_limit)
+{
+    uint64_t held[HELD] = {0};
+    new_pool(1300 * MiB);
+    for (int i = 0; i < ROUNDS; i++) moved_in_round(held);
+    ck_assert_uint_le(stats().physical_peak, 1300 * MiB);
+    for (int i = 0; i < HELD; i++) give(held[i]);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("pool pieces");
@@ -130,5 +180,7 @@ int main(void)
     tcase_add_test(pieces, later_memory_is_in_small_pieces);
     tcase_add_test(pieces, a_large_piece_is_broken_up);
     tcase_add_test(pieces, only_one_piece_is_broken_up);
+    tcase_add_test(pieces, moving_does_not_go_on_for_ever);
+    tcase_add_test(pieces, moving_goes_on_at_a_limit);
     return run_suites(suite, NULL);
 }
