@@ -176,7 +176,6 @@ class Torch(Allocator):
         super().__init__()
         self._torch = need_torch()
         self.versions = {"torch": self._torch.__version__}
-        self._torch.cuda.init()
         self._torch.cuda.empty_cache()
         self._torch.cuda.reset_peak_memory_stats()
 

@@ -194,6 +194,85 @@ static void first_times(void)
     }
 }
 
+/* ---- the two halves, without a socket ---- */
+
+static double export_gvmm(void *unused)
+{
+    gvmm_buffer *buffer = fresh();
+    gvmm_export *e;
+    (void)unused;
+    double start = now();
+    OK(gvmm_buffer_export(&e, buffer, 0));
+    double took = now() - start;
+    gvmm_export_release(e);
+    gvmm_buffer_release(buffer);
+    gvmm_drain();
+    return took;
+}
+
+/* Of memory that is mapped, as the buffer's is. */
+static double export_raw(void *unused)
+{
+    row r = make_row();
+    (void)unused;
+    memcpy(r.imported, r.made, chunks * sizeof *r.made);
+    CUdeviceptr base = map_row(&r);
+    double start = now();
+    export_row(&r);
+    double took = now() - start;
+    unmap_row(base);
+    end_row(&r, true);
+    return took;
+}
+
+static double import_gvmm(void *shared)
+{
+    gvmm_buffer *got;
+    double start = now();
+    OK(gvmm_buffer_import(&got, resource, shared, NULL, NULL));
+    double took = now() - start;
+    gvmm_buffer_release(got);
+    gvmm_drain();
+    return took;
+}
+
+static double import_raw(void *state)
+{
+    const row *r = state;
+    double start = now();
+    import_row(r);
+    CUdeviceptr base = map_row(r);
+    double took = now() - start;
+    unmap_row(base);
+    give_up_imports(r);
+    return took;
+}
+
+static void halves(void)
+{
+    gvmm_buffer *buffer = fresh();
+    gvmm_export *e;
+    gvmm_shared shared;
+    row r = make_row();
+    export_row(&r);
+    OK(gvmm_buffer_export(&e, buffer, 0));
+    gvmm_export_contents(e, &shared);
+    side out[] = {{export_gvmm, NULL}, {export_raw, NULL}}, in[] = {{import_gvmm, &shared}, {import_raw, &r}};
+    samples s[2];
+    interleave(s, out, 2, quick ? 4 : 20, 1);
+    report(&(figure){.name = "share_export", .size = chunks * G, .chunks = chunks, .per_chunk = true}, &s[0], &s[1]);
+    samples_free(&s[0]);
+    samples_free(&s[1]);
+    interleave(s, in, 2, quick ? 4 : 20, 1);
+    report(&(figure){.name = "share_import_mapped", .size = chunks * G, .chunks = chunks, .per_chunk = true}, &s[0],
+           &s[1]);
+    samples_free(&s[0]);
+    samples_free(&s[1]);
+    gvmm_export_release(e);
+    gvmm_buffer_release(buffer);
+    end_row(&r, true);
+}
+
 /* ---- again ---- */
 
 static double again_gvmm(void *buffer)
@@ -290,7 +369,7 @@ int main(int argc, char **argv)
         } else if (strcmp(argv[i], "--only") == 0 && i + 1 < argc) {
             only = argv[++i];
         } else {
-            fprintf(stderr, "usage: bench_share [--quick] [--only first|again]\n");
+            fprintf(stderr, "usage: bench_share [--quick] [--only first|halves|again]\n");
             return 2;
         }
     }
@@ -306,6 +385,7 @@ int main(int argc, char **argv)
         report_skip("share", 3 * chunks * G, chunks, "does not fit in device memory");
     } else {
         if (bench_wants("first")) first_times();
+        if (bench_wants("halves")) halves();
         if (bench_wants("again")) again();
     }
     pthread_mutex_lock(&receiver.lock);

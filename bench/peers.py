@@ -276,6 +276,7 @@ def need_torch() -> Any:
     torch = need("torch")
     if not torch.cuda.is_available():
         raise Missing("PyTorch finds no GPU")
+    torch.cuda.init()  # else the first stream is made, and the allocator beneath is asked, before it knows of any device
     return torch
 
 

@@ -3,7 +3,7 @@
     python bench/plot.py OUT LINES.jsonl...
 
 OUT/latency.svg    allocate and free over size, every peer                       (bench_peers.py, lines alloc_free)
-OUT/grow.svg       growing by small steps, beside allocate, copy, free           (bench_peers.py, lines grow)
+OUT/grow.svg       growing by small steps, beside allocate, copy, free           (bench_peers.py, lines grow; else bench_core, grow_steps)
 OUT/fragments.svg  peak physical over peak live memory, by trace and allocator   (replay.py, lines replay)
 
 A plot whose lines are not there is left out. Of several lines of the same thing the last counts. Needs matplotlib.
@@ -64,6 +64,8 @@ COLOURS = {
     "cuda_core_pool": "#8c564b",
     "cuda_core_vmm": "#bcbd22",
 }
+WAYS = {"c": "C", "python": "Python"}
+GROW_TITLE = "Growing to {} by {}, time so far: lower is better"
 SETTINGS: dict[str, Any] = {
     "svg.hashsalt": "gvmm",  # the same lines give the same file
     "svg.fonttype": "none",
@@ -107,56 +109,102 @@ def finish(figure: Any, path: Path, of: Line) -> None:
     plt.close(figure)
 
 
+def plain_times(axis: Any) -> None:
+    """0.1, 1, 10, ... in full, and without the lines between them."""
+    axis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda us, _: f"{us:,g}"))
+    axis.set_minor_locator(matplotlib.ticker.NullLocator())
+
+
+def latency_panel(axes: Any, rows: list[Line]) -> None:
+    """Peers from the slowest to the fastest at the largest size, so that the legend is in the order of the lines there."""
+    curves = {peer: sorted((r["size"], r["median_us"]) for r in rows if r["peer"] == peer) for peer in {r["peer"] for r in rows}}
+    for peer in sorted(curves, key=lambda peer: (-curves[peer][-1][1], peer)):
+        axes.plot(
+            *zip(*curves[peer], strict=True),
+            marker="o" if is_ours(peer) else ".",
+            markersize=4 if is_ours(peer) else 5,
+            linestyle="--" if peer in ("raw", "python_calls") else "-",
+            linewidth=2 if is_ours(peer) else 1.2,
+            color=COLOURS.get(peer),
+            label=label(peer),
+            zorder=3 if is_ours(peer) else 2,
+        )
+    axes.set(xscale="log", yscale="log")
+    byte_axis(axes.xaxis, sorted({row["size"] for row in rows}))
+    plain_times(axes.yaxis)
+    axes.tick_params(axis="x", labelrotation=40)
+    axes.tick_params(axis="y", labelleft=True)
+    axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
+
+
 def latency(all_lines: list[Line], path: Path) -> bool:
     rows = latest(all_lines, "alloc_free", "peer", "through", "size")
     if not rows:
         return False
-    figure, axes = plt.subplots(figsize=(8, 5))
-    for peer, through in dict.fromkeys((row["peer"], row["through"]) for row in rows):
-        points = sorted((row["size"], row["median_us"]) for row in rows if (row["peer"], row["through"]) == (peer, through))
-        axes.plot(
-            *zip(*points, strict=True),
-            marker="o" if is_ours(peer) else ".",
-            linestyle="-" if through == "c" else "--",
-            linewidth=2.2 if is_ours(peer) else 1.2,
-            color=COLOURS.get(peer),
-            label=label(peer) + ("" if through == "c" else " (through Python)"),
-            zorder=3 if is_ours(peer) else 2,
-        )
-    axes.set(xscale="log", yscale="log", ylabel="microseconds, median", title="Allocate and free, in a tight loop")
-    byte_axis(axes.xaxis, sorted({row["size"] for row in rows}))
-    axes.tick_params(axis="x", labelrotation=30)
-    axes.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    ways = [way for way in WAYS if any(row["through"] == way for row in rows)]
+    figure, panels = plt.subplots(1, len(ways), figsize=(5.6 * len(ways), 6.2), sharey=True, squeeze=False)
+    for axes, way in zip(panels[0], ways, strict=True):
+        latency_panel(axes, [row for row in rows if row["through"] == way])
+        axes.set_title(f"called from {WAYS[way]}", fontsize=10)
+    panels[0][0].set_ylabel("microseconds for both, median")
+    figure.suptitle("Allocate and free, in a tight loop: lower is better")
     finish(figure, path, rows[-1])
     return True
 
 
-def grow(all_lines: list[Line], path: Path) -> bool:
+def grow_curves(all_lines: list[Line]) -> tuple[list[tuple[str, str, list[float], list[float]]], int, Line] | None:
+    """(peer, label, bytes reached, microseconds) of each, the step, and a line: from bench_peers.py, to the largest size."""
     rows = latest(all_lines, "grow", "peer", "size", "step")
     if not rows:
-        return False
+        return None
     largest = max(row["size"] for row in rows)
     rows = [row for row in rows if row["size"] == largest]
-    figure, axes = plt.subplots(figsize=(6.5, 4.5))
+    curves = []
     for row in rows:
-        copies = row.get("kind") == "copy"
         reached, us = zip(*row["curve"], strict=True)
+        curves.append((row["peer"], label(row["peer"]) + (", copy, free" if row.get("kind") == "copy" else ""), reached, us))
+    return curves, rows[0]["step"], rows[-1]
+
+
+def grow_totals(all_lines: list[Line]) -> tuple[list[tuple[str, str, list[float], list[float]]], int, Line] | None:
+    """The same from bench_core, which measures what it takes to reach each of a few sizes."""
+    by_hand = sorted(latest(all_lines, "grow_steps", "size"), key=lambda row: row["size"])
+    copied = sorted(latest(all_lines, "grow_steps_vs_copy", "size"), key=lambda row: row["size"])
+    if not by_hand:
+        return None
+    curves = [
+        ("gvmm", label("gvmm"), [row["size"] for row in by_hand], [row["median_us"] for row in by_hand]),
+        ("raw", label("raw"), [row["size"] for row in by_hand], [row["raw_median_us"] for row in by_hand]),
+        ("cuMemAlloc", "cuMemAlloc, copy, free", [row["size"] for row in copied], [row["raw_median_us"] for row in copied]),
+    ]
+    return [c for c in curves if c[2]], by_hand[-1]["size"] // by_hand[-1]["chunks"], by_hand[-1]
+
+
+def grow(all_lines: list[Line], path: Path) -> bool:
+    found = grow_curves(all_lines) or grow_totals(all_lines)
+    if not found:
+        return False
+    curves, step, of = found
+    figure, axes = plt.subplots(figsize=(7, 4.8))
+    for peer, name, reached, us in sorted(curves, key=lambda curve: -curve[3][-1]):
         axes.plot(
-            [size / (1 << 30) for size in reached],
+            reached,
             [one / 1e6 for one in us],
-            linestyle="--" if row["peer"] == "raw" else "-",
-            linewidth=2.2 if is_ours(row["peer"]) else 1.4,
-            color=COLOURS.get(row["peer"]),
-            label=label(row["peer"]) + (", copy, free" if copies else "") + f": {row['total_us'] / 1e6:.3g} s",
+            marker="o" if len(reached) < 10 else None,
+            markersize=4,
+            linestyle="--" if peer == "raw" else "-",
+            linewidth=2.2 if is_ours(peer) else 1.4,
+            color=COLOURS.get(peer),
+            label=f"{name}: {us[-1] / 1e6:.3g} s",
         )
+    largest = int(max(curve[2][-1] for curve in curves))
     axes.set(
-        yscale="log",
-        xlabel="GiB reached",
-        ylabel="seconds so far",
-        title=f"Growing to {size_text(largest)} by {size_text(rows[0]['step'])}",
+        xscale="log", yscale="log", xlabel="reached", ylabel="seconds so far", title=GROW_TITLE.format(size_text(largest), size_text(step))
     )
-    axes.legend(fontsize=8)
-    finish(figure, path, rows[-1])
+    byte_axis(axes.xaxis, [tick for tick in (largest >> n for n in range(12, -1, -2)) if tick >= min(curve[2][0] for curve in curves)])
+    plain_times(axes.yaxis)
+    axes.legend(fontsize=9)
+    finish(figure, path, of)
     return True
 
 
@@ -171,11 +219,15 @@ def fragments(all_lines: list[Line], path: Path) -> bool:
     for k, peer in enumerate(peers):
         ratios = {row["trace"]: row["ratio"] for row in rows if row["peer"] == peer}
         places = [n + (k - (len(peers) - 1) / 2) * width for n, name in enumerate(names) if name in ratios]
-        bars = axes.bar(places, [ratios[name] for name in names if name in ratios], width, color=COLOURS.get(peer), label=label(peer))
-        axes.bar_label(bars, fmt="%.2f", fontsize=6)
+        shown = [ratios[name] for name in names if name in ratios]
+        bars = axes.bar(places, [ratio - 1 for ratio in shown], width, bottom=1, color=COLOURS.get(peer), label=label(peer))
+        axes.bar_label(bars, [f"{ratio:.2f}" for ratio in shown], fontsize=7, padding=1)
     axes.axhline(1, color="black", linewidth=0.8)
-    axes.set(ylabel="peak physical / peak live bytes", title="Memory held while replaying allocation traces")
+    axes.set(
+        ylabel="peak physical / peak live bytes", title="Memory held while replaying allocation traces: 1 is none to spare, lower is better"
+    )
     axes.set_xticks(range(len(names)), names)
+    axes.grid(visible=False, axis="x")
     axes.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
     finish(figure, path, rows[-1])
     return True

@@ -192,7 +192,18 @@ static gvmm_result send_known(const connection *c, const range *have, size_t bat
     return r;
 }
 
-/* Takes descriptors and imports them; none stays open. */
+/* If the last DONE finds nobody, what was imported is good all the same. */
+static gvmm_result send_done(const connection *c, const importer *i)
+{
+    saved_error before;
+    gvmm__error_save(&before);
+    gvmm_result r = send_frame(c, frame_of(DONE));
+    if (!r || i->count < i->wanted) return r;
+    gvmm__error_restore(&before);
+    return GVMM_OK;
+}
+
+/* Takes descriptors and imports them; none stays open. The sender goes on while they are closed. */
 static gvmm_result receive_handles(const connection *c, importer *i)
 {
     int fds[SOCKET_MOST_FDS];
@@ -205,24 +216,18 @@ static gvmm_result receive_handles(const connection *c, importer *i)
         r = gvmm__fail(GVMM_E_INVALID, "socket: %zu descriptors came, %u were promised, %zu are wanted", count, f.count,
                        i->wanted - i->count);
     for (size_t k = 0; k < count && !r; k++) r = gvmm__importer_add(i, &fds[k]);
+    if (!r) r = send_done(c, i);
     gvmm__fds_close(fds, count);
     return r;
 }
 
-/* If the last DONE finds nobody, what was imported is good all the same. */
 static gvmm_result import_from(const connection *c, importer *i)
 {
     bool fabric = i->head.handle_type == CU_MEM_HANDLE_TYPE_FABRIC;
     gvmm_result r = GVMM_OK;
-    while (i->count < i->wanted && !r) {
-        r = fabric ? gvmm__importer_add(i, NULL) : receive_handles(c, i);
-        if (!r && !fabric && i->count < i->wanted) r = send_frame(c, frame_of(DONE));
-    }
-    if (r) return send_failure(c, DONE, r);
-    saved_error before;
-    gvmm__error_save(&before);
-    if (send_frame(c, frame_of(DONE))) gvmm__error_restore(&before);
-    return GVMM_OK;
+    while (i->count < i->wanted && !r) r = fabric ? gvmm__importer_add(i, NULL) : receive_handles(c, i);
+    if (!r && (fabric || !i->wanted)) r = send_done(c, i);
+    return r ? send_failure(c, DONE, r) : GVMM_OK;
 }
 
 static gvmm_result receive_export(const connection *c, void **bytes, size_t *size, size_t count)

@@ -155,6 +155,7 @@ gvmm_result gvmm__connection_send(const connection *c, const void *bytes, size_t
 gvmm_result gvmm__connection_receive(const connection *c, void *bytes, size_t size, int *fds, size_t *fd_count);
 
 void gvmm__fds_close(const int *fds, size_t count);
+void gvmm__fds_end_on_exec(const int *fds, size_t count); /* makes exec close them */
 
 /* Can the process open so many more? GVMM_E_UNSUPPORTED, with the limit and what helps, if not. *left: how many. */
 gvmm_result gvmm__fds_need(size_t count, size_t *left);
@@ -958,6 +959,8 @@ typedef struct importer {
     memory **list; /* the others, those that have come */
     size_t wanted, count;
     int reached; /* the last device whose readers were found to reach it */
+    int asked;   /* the last device that was asked for its UUID: */
+    CUuuid uuid;
 } importer;
 gvmm_result gvmm__importer_begin(importer *out, gvmm_resource *resource, void *bytes, size_t size, range *have);
 

@@ -1,5 +1,4 @@
 /* Physical memory: made, viewed, given back; who may touch it; what other processes know it by and get of it. */
-#include <fcntl.h>
 #include <string.h>
 #include <sys/random.h>
 #include <time.h>
@@ -362,7 +361,6 @@ static gvmm_result make_handout(memory *m)
         gvmm__free(h);
         return gvmm__about(r, "memory", "export of %zu bytes to a descriptor", m->size);
     }
-    fcntl(h->fd, F_SETFD, FD_CLOEXEC); /* today's drivers have done it */
     m->handout = h;
     return GVMM_OK;
 }

@@ -146,6 +146,15 @@ static gvmm_result fill(gvmm_export *e, const range **links, wire_head *head)
     return r;
 }
 
+/* Today's drivers have done it. */
+static void end_on_exec(const gvmm_export *e)
+{
+    for (size_t i = 0, n; i < e->count; i += n + 1) {
+        for (n = 0; i + n < e->count && e->made[i + n];) n++;
+        gvmm__fds_end_on_exec(e->fds + i, n);
+    }
+}
+
 /* Takes back the descriptors that were made for an export which failed. */
 static void unfill(const gvmm_export *e, const range **links, size_t known)
 {
@@ -185,6 +194,7 @@ gvmm_result gvmm__export_create(gvmm_export **out, range *r, size_t known)
         head.known = (uint32_t)known;
         head.total = r ? r->total : 0;
         failed = better(fill(e, links, &head), count - known);
+        end_on_exec(e);
         memcpy(e->bytes, &head, sizeof head);
         gvmm__wire_seal(e->bytes, e->size);
         if (failed) unfill(e, links, known);
@@ -261,7 +271,7 @@ static gvmm_result find_base(importer *i, range *have)
 
 gvmm_result gvmm__importer_begin(importer *out, gvmm_resource *resource, void *bytes, size_t size, range *have)
 {
-    *out = (importer){.resource = resource, .bytes = bytes, .reached = -1};
+    *out = (importer){.resource = resource, .bytes = bytes, .reached = -1, .asked = -1};
     gvmm_result r = gvmm__wire_read(&out->head, bytes, size);
     size_t granularity = resource->placement->granularity;
     for (size_t k = 0; k < out->head.count && !r; k++) {
@@ -297,7 +307,7 @@ static gvmm_result misplaced(size_t number, const char *why)
 }
 
 /* Is the memory what the descriptor says, and where the resource's is? *device: who has it. */
-static gvmm_result check_memory(const importer *i, size_t number, const CUmemAllocationProp *real, int *device)
+static gvmm_result check_memory(importer *i, size_t number, const CUmemAllocationProp *real, int *device)
 {
     wire_chunk c = gvmm__wire_chunk(i->bytes, number);
     const CUmemLocation *own = &i->resource->placement->prop.location;
@@ -312,10 +322,12 @@ static gvmm_result check_memory(const importer *i, size_t number, const CUmemAll
         return node == own->id ? GVMM_OK : misplaced(number, "it lies on another node than the resource's");
     }
     if (i->head.handle_type == CU_MEM_HANDLE_TYPE_FABRIC) return GVMM_OK; /* the device may be another machine's */
-    CUuuid uuid;
-    gvmm_result r = DRIVER(cuDeviceGetUuid, &uuid, *device);
-    if (r) return gvmm__about(r, "device", "%d", *device);
-    if (memcmp(uuid.bytes, c.place, sizeof c.place) != 0)
+    if (*device != i->asked) {
+        gvmm_result r = DRIVER(cuDeviceGetUuid, &i->uuid, *device);
+        if (r) return gvmm__about(r, "device", "%d", *device);
+        i->asked = *device;
+    }
+    if (memcmp(i->uuid.bytes, c.place, sizeof c.place) != 0)
         return misplaced(number, "it lies on another device than it says");
     return GVMM_OK;
 }

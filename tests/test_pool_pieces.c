@@ -121,7 +121,7 @@ END_TEST
 
 /* ---- sizes that never fit ---- */
 
-enum { HELD = 64, ROUND = 1000, ROUNDS = 16 };
+enum { HELD = 64, ROUND = 1000, ROUNDS = 24 };
 
 /* Replaces blocks by others of up to 32 MiB, their work done; as many pieces were moved. */
 static uint64_t moved_in_round(uint64_t *held)

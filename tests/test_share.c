@@ -178,6 +178,49 @@ START_TEST(each_chunk_keeps_one_descriptor)
 }
 END_TEST
 
+static const gvmm_driver *below;
+
+/* A driver whose descriptors outlive exec, and do not all come in a row. */
+static CUresult export_open(void *out, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
+                            unsigned long long flags)
+{
+    static int exports;
+    CUresult status = below->cuMemExportToShareableHandle(out, handle, type, flags);
+    if (status == CUDA_SUCCESS) {
+        int *fd = out, higher = exports++ == 1 ? fcntl(*fd, F_DUPFD, *fd + 10) : -1;
+        if (higher >= 0) {
+            close(*fd);
+            *fd = higher;
+        }
+        fcntl(*fd, F_SETFD, 0);
+    }
+    return status;
+}
+
+START_TEST(no_descriptor_outlives_exec)
+{
+    static gvmm_driver table;
+    gvmm_resource_release(plain);
+    gvmm_drain();
+    below = gvmm_faults_over(cu);
+    table = *below;
+    table.cuMemExportToShareableHandle = export_open;
+    ck_ok(gvmm_driver_install(&table));
+    plain = resource_with((gvmm_options)GVMM_OPTIONS_INIT);
+    warm_up();
+    gvmm_buffer *buffer = chunked(4, 1);
+    size_t before = open_descriptors();
+    gvmm_export *e = export(buffer, 0);
+    gvmm_shared s;
+    gvmm_export_contents(e, &s);
+    ck_assert_uint_eq(s.fd_count, 4);
+    for (int i = 0; i < 4; i++) ck_assert_int_eq(fcntl(s.fds[i], F_GETFD), FD_CLOEXEC);
+    gvmm_export_release(e);
+    gvmm_buffer_release(buffer);
+    ck_assert_uint_le(open_descriptors(), before);
+}
+END_TEST
+
 START_TEST(memory_is_known_by_one_name)
 {
     uint64_t decoy;
@@ -992,6 +1035,7 @@ int main(void)
     tcase_add_test(imports, an_export_holds_the_memory_until_it_is_withdrawn);
     tcase_add_test(imports, nothing_is_shared_too);
     tcase_add_test(imports, each_chunk_keeps_one_descriptor);
+    tcase_add_test(imports, no_descriptor_outlives_exec);
     tcase_add_test(imports, memory_is_known_by_one_name);
     tcase_add_test(imports, evicting_ends_what_was_exported);
     tcase_add_test(imports, imported_memory_is_not_evicted);

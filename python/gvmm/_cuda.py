@@ -156,6 +156,9 @@ class Stream:
         return f"<Stream {self._handle:#x}>" if self._handle else "<Stream, closed>"
 
 
+_gvmm._own_streams(Stream)
+
+
 class Graph:
     """A graph: an empty one, or one that a capture made. Destroyed by close() or with the object, with its executable.
 

@@ -329,7 +329,7 @@ static PyObject *buffer_set_stream(PyObject *op, PyObject *stream)
     stream_ref new, old;
     place where = {.device = 0};
     if (!buffer_view(self).open) return raise_closed();
-    if (!take_stream(stream, false, &new)) return NULL;
+    if (!take_stream(self->state, stream, false, &new)) return NULL;
     if (self->buffer && !buffer_place(self, &where)) {
         stream_ref_clear(&new);
         return NULL;

@@ -148,7 +148,7 @@ PyObject *resource_compose(PyObject *op, PyObject *const *args, Py_ssize_t nargs
     PyObject *held = PySequence_Tuple(given[0]);
     if (!held) return NULL;
     PyObject *result = NULL;
-    if (take_stream(given[1], true, &recorded)) {
+    if (take_stream(self->state, given[1], true, &recorded)) {
         stream_ref_record(&recorded, self->on_device);
         result = compose(self, held, &recorded);
     }

@@ -26,7 +26,9 @@ typedef struct module_state {
     PyObject *settled_options, *device_ordinal;
     PyObject *residency_event; /* gvmm._residency.ResidencyEvent */
     PyObject *cuda_error, *cuda_value_error, *cuda_memory_error, *cuda_warning;
-    PyObject *pool_stats; /* gvmm._pool.PoolStats */
+    PyObject *pool_stats;  /* gvmm._pool.PoolStats */
+    PyObject *stream_type; /* gvmm.Stream, or NULL as long as gvmm._cuda has not been imported */
+    PyObject *name_protocol, *name_torch, *name_cupy, *name_handle; /* attributes of streams, see stream.c */
     PyTypeObject *resource_type, *buffer_type, *vm_buffer_type, *pool_type;
     PyObject *outliving; /* {id: stream}: streams that a deferred release may still need (release.c) */
 } module_state;
@@ -102,7 +104,10 @@ typedef struct stream_ref {
 } stream_ref;
 
 /* From anything with __cuda_stream__, a PyTorch or CuPy stream, an int or, where allowed, None (gives none). */
-bool take_stream(PyObject *object, bool none_allowed, stream_ref *out);
+bool take_stream(module_state *state, PyObject *object, bool none_allowed, stream_ref *out);
+
+/* _own_streams(type): streams of just this type have their handle in an attribute, which is read without a call. */
+PyObject *own_streams(PyObject *module, PyObject *type);
 void stream_ref_clear(stream_ref *ref);
 
 /* What a buffer records, as gvmm does: real streams as they are, the legacy token on a device, nothing on the host. */
@@ -138,6 +143,7 @@ bool take_ordinal(module_state *state, PyObject *device, int *out);
 
 extern PyType_Spec pool_spec;
 PyObject *torch_stats(PyObject *module, PyObject *device);
+gvmm_pool *pool_of(PyObject *pool); /* NULL: not initialised */
 
 /* ---- buffer.c ---- */
 
@@ -270,5 +276,6 @@ extern PyMethodDef simulate_methods[];
 /* (resource, size, rounds, close) -> us for one creation and release, with a close in between if asked for */
 PyObject *time_create(PyObject *module, PyObject *args);
 PyObject *time_alias(PyObject *module, PyObject *args); /* (buffer, rounds) -> us for one full alias */
+PyObject *time_pool(PyObject *module, PyObject *args);  /* (pool, size, rounds, stream) -> us for one malloc and free */
 
 #endif

@@ -91,9 +91,11 @@ static PyMethodDef functions[] = {
     {"_probe", probe, METH_O, NULL},
     {"_probe_common", probe_common, METH_O, NULL},
     {"_probe_settle", probe_settle, METH_VARARGS, NULL},
+    {"_own_streams", own_streams, METH_O, NULL},
     {"_torch_stats", torch_stats, METH_O, NULL},
     {"_time_create", time_create, METH_VARARGS, NULL},
     {"_time_alias", time_alias, METH_VARARGS, NULL},
+    {"_time_pool", time_pool, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -121,6 +123,15 @@ static bool import_names(module_state *state)
            (state->cuda_warning = import_name("gvmm._errors", "CUDAWarning"));
 }
 
+/* Interned once, as making a string takes longer than looking it up. */
+static bool make_names(module_state *state)
+{
+    return (state->name_protocol = PyUnicode_InternFromString("__cuda_stream__")) &&
+           (state->name_torch = PyUnicode_InternFromString("cuda_stream")) &&
+           (state->name_cupy = PyUnicode_InternFromString("ptr")) &&
+           (state->name_handle = PyUnicode_InternFromString("_handle"));
+}
+
 static PyTypeObject *add_type(PyObject *module, PyType_Spec *spec, PyTypeObject *base)
 {
     PyTypeObject *type = (PyTypeObject *)PyType_FromModuleAndSpec(module, spec, (PyObject *)base);
@@ -134,7 +145,7 @@ static int module_exec(PyObject *module)
     pthread_once(&once, start_process);
     module_state *state = PyModule_GetState(module);
     state->main_interpreter = PyInterpreterState_GetID(PyInterpreterState_Get()) == 0;
-    if (!import_names(state) || !(state->outliving = PyDict_New())) return -1;
+    if (!make_names(state) || !import_names(state) || !(state->outliving = PyDict_New())) return -1;
     if (!(state->resource_type = add_type(module, &resource_spec, NULL))) return -1;
     if (!(state->buffer_type = add_type(module, &buffer_spec, NULL))) return -1;
     if (!(state->vm_buffer_type = add_type(module, &vm_buffer_spec, state->buffer_type))) return -1;
@@ -151,6 +162,11 @@ static int module_exec(PyObject *module)
     X(device_ordinal) \
     X(residency_event) \
     X(pool_stats) \
+    X(stream_type) \
+    X(name_protocol) \
+    X(name_torch) \
+    X(name_cupy) \
+    X(name_handle) \
     X(cuda_error) \
     X(cuda_value_error) \
     X(cuda_memory_error) \

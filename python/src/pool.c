@@ -22,6 +22,8 @@ static bool is_ready(const pool_object *self)
     return false;
 }
 
+gvmm_pool *pool_of(PyObject *pool) { return ((pool_object *)pool)->pool; }
+
 /* The resource itself, or one for a device. A new reference. */
 static PyObject *resource_of(module_state *state, PyObject *device)
 {
@@ -127,7 +129,7 @@ static PyObject *pool_malloc(PyObject *op, PyObject *const *args, Py_ssize_t nar
     size_t size;
     stream_ref stream;
     if (!take_arguments(&s, args, nargs, names, given) || !is_ready(self) || !take_size(given[0], &size)) return NULL;
-    if (!take_stream(given[1], true, &stream)) return NULL;
+    if (!take_stream(self->state, given[1], true, &stream)) return NULL;
     uint64_t address = 0;
     call c;
     call_begin(&c);
@@ -148,7 +150,7 @@ static PyObject *pool_free(PyObject *op, PyObject *const *args, Py_ssize_t nargs
     stream_ref stream;
     if (!take_arguments(&s, args, nargs, names, given) || !is_ready(self) || !take_address(given[0], &address))
         return NULL;
-    if (!take_stream(given[1], true, &stream)) return NULL;
+    if (!take_stream(self->state, given[1], true, &stream)) return NULL;
     call c;
     call_begin(&c);
     gvmm_result r = gvmm_pool_free(self->pool, address, stream.stream);

@@ -272,7 +272,7 @@ PyObject *buffer_close(PyObject *op, PyObject *const *args, Py_ssize_t nargs, Py
     int wait = given[1] ? PyObject_IsTrue(given[1]) : 1;
     if (wait < 0) return NULL;
     if (!buffer_view(self).open) Py_RETURN_NONE;
-    if (!take_stream(given[0], true, &used)) return NULL;
+    if (!take_stream(self->state, given[0], true, &used)) return NULL;
     if (used.stream) stream_ref_record(&used, on_device(self));
     else used = buffer_recorded(self);
     if (!begin_closing(self)) {

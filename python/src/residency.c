@@ -106,7 +106,8 @@ static void request_clear(request *q)
 }
 
 /* Each may be NULL: not given. */
-static bool take_request(PyObject *contents, PyObject *stream, PyObject *directory, bool on_device, request *out)
+static bool take_request(module_state *state, PyObject *contents, PyObject *stream, PyObject *directory, bool on_device,
+                         request *out)
 {
     static const char *const words[] = {"drop", "zero", "host", "file", NULL}; /* as gvmm_contents */
     int word = GVMM_CONTENTS_HOST;
@@ -117,7 +118,7 @@ static bool take_request(PyObject *contents, PyObject *stream, PyObject *directo
         return false;
     }
     if (directory && directory != Py_None && !PyUnicode_FSConverter(directory, &out->directory)) return false;
-    if (!take_stream(stream, true, &out->stream)) {
+    if (!take_stream(state, stream, true, &out->stream)) {
         request_clear(out);
         return false;
     }
@@ -155,7 +156,7 @@ PyObject *buffer_evict(PyObject *op, PyObject *const *args, Py_ssize_t nargs, Py
     request q;
     if (!take_arguments(&s, args, nargs, names, given) || !buffer_is_own(self) || !may_turn()) return NULL;
     bool on_device = gvmm_resource_device(gvmm_buffer_resource(self->buffer)) >= 0;
-    if (!take_request(given[0], given[1], given[2], on_device, &q)) return NULL;
+    if (!take_request(self->state, given[0], given[1], given[2], on_device, &q)) return NULL;
     if (!q.stream.stream) {
         q.stream = buffer_recorded(self);
         q.options.stream = q.stream.stream;
@@ -219,7 +220,8 @@ PyObject *resource_evict(PyObject *op, PyObject *const *args, Py_ssize_t nargs, 
     int tag;
     request q;
     if (!take_arguments(&s, args, nargs, names, given) || !resource_ready(self) || !may_turn()) return NULL;
-    if (!take_tag(given[0], &tag) || !take_request(given[1], given[2], given[3], self->on_device, &q)) return NULL;
+    if (!take_tag(given[0], &tag) || !take_request(self->state, given[1], given[2], given[3], self->on_device, &q))
+        return NULL;
     turn t = {NULL};
     call c;
     call_begin(&c);

@@ -269,7 +269,7 @@ static PyObject *resource_allocate(PyObject *op, PyObject *const *args, Py_ssize
     if (!take_arguments(&s, args, nargs, names, given) || !resource_ready(self)) return NULL;
     bool ahead = given[2] && given[2] != Py_None;
     if (!take_size(given[0], &size) || !fits(self, size) || (ahead && !take_size(given[2], &capacity))) return NULL;
-    if (!take_stream(given[1], true, &recorded)) return NULL;
+    if (!take_stream(self->state, given[1], true, &recorded)) return NULL;
     gvmm_stream on = recorded.stream; /* kept memory tells a thread's own default stream from the legacy one */
     stream_ref_record(&recorded, self->on_device);
 
@@ -340,7 +340,8 @@ static PyObject *resource_deallocate(PyObject *op, PyObject *const *args, Py_ssi
     size_t size;
     stream_ref stream;
     if (!take_arguments(&s, args, nargs, names, given) || !resource_ready(self)) return NULL;
-    if (!take_address(given[0], &address) || !take_size(given[1], &size) || !take_stream(given[2], true, &stream))
+    if (!take_address(given[0], &address) || !take_size(given[1], &size) ||
+        !take_stream(self->state, given[2], true, &stream))
         return NULL;
     call c;
     call_begin(&c);

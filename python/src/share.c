@@ -69,7 +69,7 @@ PyObject *resource_receive(PyObject *op, PyObject *const *args, Py_ssize_t nargs
     stream_ref recorded;
     if (!take_arguments(&s, args, nargs, names, given) || !resource_ready(self)) return NULL;
     if (!take_socket(given[0], &socket) || !take_timeout(given[3], &options)) return NULL;
-    if (!take_have(self, given[1], &options.have) || !take_stream(given[2], true, &recorded)) return NULL;
+    if (!take_have(self, given[1], &options.have) || !take_stream(self->state, given[2], true, &recorded)) return NULL;
     stream_ref_record(&recorded, self->on_device);
     gvmm_buffer *buffer = NULL;
     call c;

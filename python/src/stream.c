@@ -3,13 +3,19 @@
 
 #include "ext.h"
 
-/* How libraries tell a stream's handle, best first: the protocol; PyTorch; CuPy. */
-static const char *const protocols[] = {"__cuda_stream__", "cuda_stream", "ptr"};
+PyObject *own_streams(PyObject *module, PyObject *type)
+{
+    module_state *state = PyModule_GetState(module);
+    PyObject *before = state->stream_type;
+    state->stream_type = Py_NewRef(type);
+    Py_XDECREF(before);
+    Py_RETURN_NONE;
+}
 
 /* An attribute or NULL; an error only if asking failed otherwise than for want of it. */
-static bool look_up(PyObject *object, const char *name, PyObject **out)
+static bool look_up(PyObject *object, PyObject *name, PyObject **out)
 {
-    *out = PyObject_GetAttrString(object, name);
+    *out = PyObject_GetAttr(object, name);
     if (*out) return true;
     if (!PyErr_ExceptionMatches(PyExc_AttributeError)) return false;
     PyErr_Clear();
@@ -20,7 +26,7 @@ static bool look_up(PyObject *object, const char *name, PyObject **out)
 static PyObject *handle_of_protocol(PyObject *value)
 {
     if (PyCallable_Check(value)) {
-        PyObject *called = PyObject_CallFunctionObjArgs(value, NULL);
+        PyObject *called = PyObject_CallNoArgs(value);
         Py_DECREF(value);
         value = called;
         if (!value) return NULL;
@@ -38,10 +44,11 @@ static PyObject *handle_of_protocol(PyObject *value)
     return handle;
 }
 
-/* A new reference to the handle as a number, or NULL without an error if `object` is no stream. */
-static PyObject *handle_of(PyObject *object)
+/* A new reference to the handle as a number, or NULL without an error if `object` is no stream. Libraries tell it, best
+ * first: by the protocol; as PyTorch does; as CuPy. */
+static PyObject *handle_of(module_state *state, PyObject *object)
 {
-    PyObject *value = NULL;
+    PyObject *const protocols[] = {state->name_protocol, state->name_torch, state->name_cupy}, *value = NULL;
     for (size_t i = 0; i < sizeof protocols / sizeof *protocols; i++) {
         if (!look_up(object, protocols[i], &value)) return NULL;
         if (value) return i == 0 ? handle_of_protocol(value) : value;
@@ -52,8 +59,8 @@ static PyObject *handle_of(PyObject *object)
 /* cuda.core says 0 for a stream that has been closed, where others mean the default stream. */
 static bool is_of_cuda_core(PyObject *object)
 {
-    PyObject *module;
-    if (!look_up((PyObject *)Py_TYPE(object), "__module__", &module) || !module) {
+    PyObject *module = PyObject_GetAttrString((PyObject *)Py_TYPE(object), "__module__");
+    if (!module) {
         PyErr_Clear();
         return false;
     }
@@ -64,7 +71,7 @@ static bool is_of_cuda_core(PyObject *object)
     return is;
 }
 
-static bool take_handle(PyObject *number, uintptr_t *out)
+static bool take_number(PyObject *number, uintptr_t *out)
 {
     PyObject *whole = PyNumber_Long(number);
     if (!whole) return false;
@@ -75,15 +82,30 @@ static bool take_handle(PyObject *number, uintptr_t *out)
     return true;
 }
 
-static bool not_a_stream(PyObject *object)
+static bool has_been_closed(void)
 {
-    if (!PyErr_Occurred())
-        PyErr_Format(PyExc_TypeError, "stream must be an object with __cuda_stream__ or an int, not %R",
-                     (PyObject *)Py_TYPE(object));
+    PyErr_SetString(PyExc_RuntimeError, "stream has been closed");
     return false;
 }
 
-bool take_stream(PyObject *object, bool none_allowed, stream_ref *out)
+/* From an object; 0 is its default stream. */
+static bool take_handle(module_state *state, PyObject *object, uintptr_t *out)
+{
+    bool own = (PyObject *)Py_TYPE(object) == state->stream_type;
+    PyObject *number = own ? PyObject_GetAttr(object, state->name_handle) : handle_of(state, object);
+    if (!number) {
+        if (!PyErr_Occurred())
+            PyErr_Format(PyExc_TypeError, "stream must be an object with __cuda_stream__ or an int, not %R",
+                         (PyObject *)Py_TYPE(object));
+        return false;
+    }
+    bool taken = take_number(number, out);
+    Py_DECREF(number);
+    if (!taken) return false;
+    return *out || (!own && !is_of_cuda_core(object)) || has_been_closed();
+}
+
+bool take_stream(module_state *state, PyObject *object, bool none_allowed, stream_ref *out)
 {
     uintptr_t handle = 0;
     *out = (stream_ref){NULL, NULL};
@@ -93,15 +115,7 @@ bool take_stream(PyObject *object, bool none_allowed, stream_ref *out)
         return false;
     }
     bool is_number = PyLong_Check(object) && !PyBool_Check(object);
-    PyObject *number = is_number ? Py_NewRef(object) : PyBool_Check(object) ? NULL : handle_of(object);
-    if (!number) return not_a_stream(object);
-    bool taken = take_handle(number, &handle);
-    Py_DECREF(number);
-    if (!taken) return false;
-    if (handle == 0 && !is_number && is_of_cuda_core(object)) {
-        PyErr_SetString(PyExc_RuntimeError, "stream has been closed");
-        return false;
-    }
+    if (!(is_number ? take_number(object, &handle) : take_handle(state, object, &handle))) return false;
     out->stream = handle ? (gvmm_stream)handle : GVMM_STREAM_LEGACY;
     out->object = is_number ? NULL : Py_NewRef(object);
     return true;

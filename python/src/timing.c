@@ -52,3 +52,21 @@ PyObject *time_alias(PyObject *module, PyObject *args)
     PyMem_Free(made);
     return r ? raise_result(state, r) : PyFloat_FromDouble(took / (double)rounds);
 }
+
+PyObject *time_pool(PyObject *module, PyObject *args)
+{
+    PyObject *object;
+    Py_ssize_t size, rounds;
+    unsigned long long stream;
+    uint64_t address;
+    module_state *state = PyModule_GetState(module);
+    if (!PyArg_ParseTuple(args, "O!nnK", state->pool_type, &object, &size, &rounds, &stream)) return NULL;
+    gvmm_pool *pool = pool_of(object);
+    gvmm_result r = GVMM_OK;
+    double start = now();
+    for (Py_ssize_t i = 0; i < rounds && !r; i++) {
+        r = gvmm_pool_malloc(&address, pool, (size_t)size, (gvmm_stream)(uintptr_t)stream);
+        if (!r) r = gvmm_pool_free(pool, address, (gvmm_stream)(uintptr_t)stream);
+    }
+    return r ? raise_result(state, r) : PyFloat_FromDouble((now() - start) / (double)rounds);
+}

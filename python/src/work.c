@@ -127,7 +127,7 @@ static bool copy(buffer_object *self, PyObject *dst, PyObject *src, PyObject *st
         PyErr_Format(PyExc_ValueError, "buffer sizes mismatch: %zu and %zu bytes", from.size, to.size);
         return false;
     }
-    if (!take_stream(stream, false, &on)) return false;
+    if (!take_stream(self->state, stream, false, &on)) return false;
     w.stream = on.stream;
     w.dst = to.address;
     w.src = from.address;
@@ -234,7 +234,7 @@ PyObject *buffer_fill(PyObject *op, PyObject *const *args, Py_ssize_t nargs, PyO
     if (!take_arguments(&s, args, nargs, names, given) || !take_buffer(self->state, op, &v, &w.uses[0])) return NULL;
     w.dst = v.address;
     w.size = v.size;
-    if (!take_pattern(given[0], &w) || !take_stream(given[1], false, &on)) return NULL;
+    if (!take_pattern(given[0], &w) || !take_stream(self->state, given[1], false, &on)) return NULL;
     w.stream = on.stream;
     bool done = run(&w);
     stream_ref_clear(&on);
@@ -281,7 +281,7 @@ PyObject *buffer_retain_in_capture(PyObject *op, PyObject *stream)
 {
     buffer_object *self = (buffer_object *)op;
     stream_ref on;
-    if (!may_retain(self) || !take_stream(stream, false, &on)) return NULL;
+    if (!may_retain(self) || !take_stream(self->state, stream, false, &on)) return NULL;
     call c;
     call_begin(&c);
     gvmm_result r = gvmm_buffer_retain_in_capture(self->buffer, on.stream);

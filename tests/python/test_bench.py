@@ -563,11 +563,28 @@ def test_plots(tmp_path):
     for text in texts.values():
         xml.etree.ElementTree.fromstring(text)
         assert "a &lt;GPU&gt;, CUDA driver 13.0, 2026-01-02, gvmm 0.1.0" in text
-    assert "gvmm pool" in texts["latency"] and "PyTorch (through Python)" in texts["latency"]
+    assert "gvmm pool" in texts["latency"] and "PyTorch" in texts["latency"]
+    assert "called from C" in texts["latency"] and "called from Python" in texts["latency"]
     assert "somebody_new" in texts["latency"] and "CuPy" not in texts["latency"]
     assert "2 GiB" in texts["latency"] and "cuMemAlloc, copy, free" in texts["grow"] and "1.05" in texts["fragments"]
     run("plot.py", tmp_path / "again", tmp_path / "x.jsonl")  # the same lines, the same file
     assert (tmp_path / "again/latency.svg").read_text() == texts["latency"]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="no matplotlib")
+def test_the_plot_of_growing_from_the_lines_of_bench_core(tmp_path):
+    put = io.StringIO()
+    writer = lines.Writer({"device": "a GPU", "driver": 13000, "date": "2026-01-02T03:04:05Z", "gvmm": "0.1.0"}, put)
+    for size in (512 * MiB, 2 << 30):
+        both = {"size": size, "chunks": size // (2 * MiB), "median_us": float(size)}
+        writer.put(name="grow_steps", raw_median_us=2.0 * size, **both)
+        writer.put(name="grow_steps_vs_copy", raw_median_us=9.0 * size, **both)
+    (tmp_path / "x.jsonl").write_text(put.getvalue())
+    run("plot.py", tmp_path / "out", tmp_path / "x.jsonl")
+    text = (tmp_path / "out/grow.svg").read_text()
+    assert "Growing to 2 GiB by 2 MiB" in text and "512 MiB" in text
+    for peer, times in (("gvmm, growing in place", 1), ("driver calls by hand", 2), ("cuMemAlloc, copy, free", 9)):
+        assert f"{peer}: {times * (2 << 30) / 1e6:.3g} s" in text
 
 
 @pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="no matplotlib")

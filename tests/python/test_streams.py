@@ -111,6 +111,26 @@ def test_closed_streams(resource, stream, new_stream, G):
     assert_waits(buffer.close, stream, buffer.handle)
 
 
+def test_what_derives_from_a_stream_speaks_for_itself(resource, stream, G):
+    """Only of gvmm.Stream itself is the handle read past the protocol."""
+
+    class Named(gvmm.Stream):
+        def __init__(self, of):
+            self._handle = 0  # its own is closed, and it stands for another
+            self.of = of
+
+        def __cuda_stream__(self):
+            return self.of.__cuda_stream__()
+
+    buffer = resource.allocate(G, stream=Named(stream))
+    assert_waits(buffer.close, stream, buffer.handle)
+    pool = gvmm.Pool(resource)
+    address = pool.malloc(512, Named(stream))
+    pool.free(address, stream)
+    assert pool.malloc(512, stream) == address and pool.stats().reuses == 1  # it was the same stream
+    pool.free(address, Named(stream))
+
+
 def test_a_closed_stream_of_cuda_core_says_0(resource):
     closed = type("Stream", (), {"__module__": "cuda.core._stream", "__cuda_stream__": lambda self: (0, 0)})()
     with pytest.raises(RuntimeError, match="closed"):

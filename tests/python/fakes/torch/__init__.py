@@ -16,9 +16,16 @@ class _State:
     sizes: dict = {}
     end = 1 << 40
     reserved = 0
+    initialised = False
+
+
+def _init():
+    _State.initialised = True
 
 
 def _alloc(size, stream):
+    if not _State.initialised:
+        raise RuntimeError("Allocator not initialized for device")
     if _BEHAVIOUR == "abort":
         print("fake torch: aborting", file=sys.stderr, flush=True)
         os.abort()
@@ -48,7 +55,7 @@ class _Stream:
 _C = types.SimpleNamespace(_cuda_cudaCachingAllocator_raw_alloc=_alloc, _cuda_cudaCachingAllocator_raw_delete=_delete)
 cuda = types.SimpleNamespace(
     is_available=lambda: True,
-    init=lambda: None,
+    init=_init,
     empty_cache=lambda: None,
     reset_peak_memory_stats=lambda: None,
     Stream=_Stream,
