@@ -434,7 +434,7 @@ START_TEST(a_forked_child_leaves_the_backup_alone)
     pid_t child = fork();
     if (child == 0) {
         gvmm_set_warning_handler(NULL, NULL);
-        freopen("/dev/null", "w", stderr);
+        if (!freopen("/dev/null", "w", stderr)) _exit(1);
         gvmm_buffer_release(buffer);
         _exit(0);
     }
