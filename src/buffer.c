@@ -119,6 +119,14 @@ static bool is_as_new(range *r, const placement *p)
     return true;
 }
 
+/* Evicting by tag needs no borrowing. */
+static bool is_resident(const range *r)
+{
+    for (; r; r = r->before)
+        if (!atomic_load(&r->mapping.memory->resident)) return false;
+    return true;
+}
+
 /* Keeps the range of a closed buffer, which has it, and the buffer with it. */
 static bool keep(gvmm_buffer *buffer, gvmm_stream stream)
 {
@@ -135,7 +143,7 @@ static bool may_keep(const gvmm_buffer *buffer, range *r)
 {
     const gvmm_resource *resource = buffer->resource;
     if (!r || !resource->reuse || buffer->capacity != resource->placement->capacity) return false;
-    return !buffer->borrowed || is_as_new(r, resource->placement);
+    return buffer->borrowed ? is_as_new(r, resource->placement) : is_resident(r);
 }
 
 /* The same for a range that was taken out of a buffer, whose handle goes on to be somebody's. */
@@ -190,13 +198,6 @@ static bool make_zero(const gvmm_buffer *buffer, gvmm_stream stream)
                                    stream ? stream : GVMM_STREAM_LEGACY);
     gvmm__context_leave();
     return status == CUDA_SUCCESS;
-}
-
-static bool is_resident(const range *r)
-{
-    for (; r; r = r->before)
-        if (!atomic_load(&r->mapping.memory->resident)) return false;
-    return true;
 }
 
 /* A kept buffer, open again, or NULL. *stream_id is for the one that is made in its place. */

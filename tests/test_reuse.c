@@ -483,6 +483,24 @@ START_TEST(an_evicted_resource_keeps_nothing)
 }
 END_TEST
 
+/* Released while it is evicted: neither it nor the backup of its contents is kept for nobody. */
+START_TEST(evicted_memory_is_not_kept)
+{
+    gvmm_buffer *buffer = make(G, stream);
+    gvmm_stats now;
+    ck_ok(gvmm_resource_evict(keeping, GVMM_TAG_ANY, NULL));
+    gvmm_get_stats(NULL, &now);
+    ck_assert_uint_eq(now.pinned_bytes, G);
+    gvmm_buffer_release(buffer);
+    gvmm_drain();
+    gvmm_get_stats(NULL, &now);
+    ck_assert_uint_eq(now.pinned_bytes, 0);
+    ck_assert_uint_eq(kept(), 0);
+    ck_ok(gvmm_resource_restore(keeping, GVMM_TAG_ANY)); /* has nothing to do */
+    ck_assert_uint_eq(figures().physical_bytes, 0);
+}
+END_TEST
+
 /* A failing allocation, here or for another resource, gets what is kept. */
 START_TEST(kept_memory_makes_room)
 {
@@ -692,7 +710,7 @@ int main(void)
          {what_others_show_is_not_kept, what_was_changed_is_not_kept, what_waited_is_not_kept,
           a_range_of_chunks_is_kept_whole, a_capacity_comes_back_with_it, the_oldest_goes_at_the_limit,
           trimming_gives_up_the_oldest, all_goes_with_the_last_user, an_evicted_resource_keeps_nothing,
-          kept_memory_makes_room}},
+          evicted_memory_is_not_kept, kept_memory_makes_room}},
         {"figures and threads",
          {contents_stay_unless_asked_for, the_figures_know, threads_share_it,
           what_one_thread_releases_another_is_given}},
