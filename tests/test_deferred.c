@@ -428,6 +428,44 @@ START_TEST(a_restore_that_finds_no_memory_drains)
 }
 END_TEST
 
+/* On a thread of its own: opens the gate when the worker has looked at what waits a few times. */
+static void *open_after_a_while(void *g)
+{
+    for (int i = 0; i < 20; i++) gvmm__worker_wait_past(gvmm__worker_progress());
+    gate_open(g);
+    return NULL;
+}
+
+static size_t bytes_evicted;
+
+static void note_bytes(void *unused, const gvmm_residency_event *event)
+{
+    (void)unused;
+    bytes_evicted = event->bytes;
+}
+
+/* Nobody can order the work of what was released any more: the evict must not unmap it from under that. */
+START_TEST(an_evict_leaves_released_memory_to_its_work)
+{
+    CUstream own = new_stream(CU_STREAM_NON_BLOCKING);
+    gvmm_buffer *kept = on_stream(stream), *released = on_stream(own);
+    pthread_t opener;
+    gate *g = gate_on(own);
+    ck_cu(cu->cuMemsetD8Async(gvmm_buffer_address(released), 1, G, own));
+    gvmm_buffer_release(released);
+    gvmm_resource_set_residency_handler(deferring, note_bytes, NULL);
+    ck_assert_int_eq(pthread_create(&opener, NULL, open_after_a_while, g), 0);
+    ck_ok(gvmm_resource_evict(deferring, GVMM_TAG_ANY, NULL));
+    pthread_join(opener, NULL);
+    gate_end(g);
+    ck_assert_uint_eq(bytes_evicted, G); /* that of `kept` alone */
+    ck_cu(cu->cuStreamSynchronize(own));
+    ck_cu(cu->cuStreamDestroy(own));
+    ck_ok(gvmm_resource_restore(deferring, GVMM_TAG_ANY));
+    gvmm_buffer_release(kept);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("deferred release");
@@ -452,5 +490,6 @@ int main(void)
     tcase_add_test(tests, many_releases_in_flight);
     tcase_add_test(tests, host_memory_has_nothing_to_wait_for);
     tcase_add_test(tests, many_threads_release);
+    tcase_add_test(tests, an_evict_leaves_released_memory_to_its_work);
     return run_suites(suite, NULL);
 }
