@@ -406,6 +406,7 @@ typedef struct memory {
 typedef struct handout {
     ref refs;
     int fd;
+    bool wanted; /* by more than the export that made it; guarded by the memory's lock */
 } handout;
 
 /* May other processes have it, or is it theirs? Such memory is nobody's to use again. */
@@ -441,8 +442,8 @@ gvmm_result gvmm__memory_set_access(memory *m, int device, gvmm_access access);
 /* What it is known by elsewhere; of a view, its original's. */
 gvmm_identity gvmm__memory_identity(memory *m);
 
-/* Its descriptor, made the first time, and whether there is one; taking it back, if it still is that; its fabric
- * handle. Of originals that were not imported. GVMM_E_INVALID if it is evicted. */
+/* Its descriptor, made the first time, and whether there is one; taking it back, if it still is that and no other export
+ * has got it; its fabric handle. Of originals that were not imported. GVMM_E_INVALID if it is evicted. */
 gvmm_result gvmm__memory_export(handout **out, bool *made, memory *m);
 bool gvmm__memory_is_exported(memory *m);
 void gvmm__memory_unexport(memory *m, const handout *h);

@@ -355,6 +355,7 @@ static gvmm_result make_handout(memory *m)
     handout *h = gvmm__alloc(sizeof *h);
     if (!h) return GVMM_E_NO_HOST_MEMORY;
     ref_init(&h->refs);
+    h->wanted = false;
     gvmm_result r = DRIVER(cuMemExportToShareableHandle, &h->fd, m->handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
                            0);
     if (r) {
@@ -372,6 +373,7 @@ gvmm_result gvmm__memory_export(handout **out, bool *made, memory *m)
     *made = !m->handout;
     if (!r && *made) r = make_handout(m);
     if (!r) {
+        m->handout->wanted |= !*made;
         ref_retain(&m->handout->refs);
         *out = m->handout;
     }
@@ -382,7 +384,7 @@ gvmm_result gvmm__memory_export(handout **out, bool *made, memory *m)
 void gvmm__memory_unexport(memory *m, const handout *h)
 {
     gvmm__memory_lock(m);
-    handout *taken = m->handout == h ? m->handout : NULL;
+    handout *taken = m->handout == h && !h->wanted ? m->handout : NULL; /* else others may have the memory by now */
     if (taken) m->handout = NULL;
     gvmm__memory_unlock(m);
     gvmm__handout_release(taken);
@@ -397,7 +399,7 @@ bool gvmm__memory_is_exported(memory *m)
 }
 
 /* Of all memory that has been exported so. It is never let go of: one reference is nobody's. */
-static handout fabric_handout = {{1}, -1};
+static handout fabric_handout = {{1}, -1, true};
 
 gvmm_result gvmm__memory_export_fabric(unsigned char out[WIRE_FABRIC], memory *m)
 {

@@ -1025,6 +1025,62 @@ START_TEST(handles_that_are_none)
 }
 END_TEST
 
+/* ---- two exports of the same memory at a time ---- */
+
+static gvmm_buffer *shorter, *seen_by_others;
+static gvmm_resource *reader;
+
+/* Fails for the second device; but first somebody exports the chunk that lies on the first one, successfully. */
+static CUresult share_and_fail(CUuuid *uuid, CUdevice device)
+{
+    gvmm_shared shared;
+    if (device == 0) return gvmm_sim_driver()->cuDeviceGetUuid(uuid, device);
+    gvmm_export *e = export(shorter, 0);
+    gvmm_export_contents(e, &shared);
+    ck_ok(gvmm_buffer_import(&seen_by_others, reader, &shared, NULL, NULL));
+    gvmm_export_release(e);
+    return CUDA_ERROR_UNKNOWN;
+}
+
+/* An export that fails takes its descriptors back, but not those that another has handed out: that memory stays shared. */
+START_TEST(a_failed_export_leaves_what_another_has_shared)
+{
+    int both[] = {0, 1};
+    gvmm_sim_config config = GVMM_SIM_CONFIG_INIT;
+    gvmm_options options = GVMM_OPTIONS_INIT;
+    gvmm_driver table = *gvmm_sim_driver();
+    gvmm_resource *keeping;
+    gvmm_stats stats;
+    gvmm_export *failed = NULL;
+    config.devices = 2;
+    ck_ok(gvmm_sim_reset(&config));
+    table.cuDeviceGetUuid = share_and_fail;
+    ck_ok(gvmm_driver_install(&table));
+    G = config.granularity;
+    options.stripe = both;
+    options.stripe_count = 2;
+    options.chunk_size = G;
+    options.reuse_limit = 8 * G;
+    ck_ok(gvmm_resource_create(&keeping, 0, &options));
+    ck_ok(gvmm_resource_create(&reader, 0, NULL));
+    shorter = create(keeping, G);
+    gvmm_buffer *longer = grow(shorter, 2 * G);
+    ck_fails(gvmm_buffer_export(&failed, longer, 0), GVMM_E_DRIVER);
+    gvmm_buffer_release(longer);
+    gvmm_drain();
+    gvmm_buffer_release(shorter);
+    gvmm_drain();
+    gvmm_get_stats(keeping, &stats);
+    ck_assert_uint_eq(stats.kept_bytes, 0); /* seen_by_others shows it */
+    gvmm_buffer_release(seen_by_others);
+    gvmm_resource_release(reader);
+    gvmm_resource_release(keeping);
+    gvmm_drain();
+    ck_ok(gvmm_driver_install(NULL));
+    ck_ok(gvmm_sim_reset(NULL));
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("share");
@@ -1064,6 +1120,7 @@ int main(void)
     tcase_set_timeout(alone, 60);
     suite_add_tcase(suite, alone);
     tcase_add_test(alone, memory_out_of_reach);
+    tcase_add_test(alone, a_failed_export_leaves_what_another_has_shared);
     tcase_add_test(alone, fabric_handles_need_no_descriptors);
     tcase_add_test(alone, without_a_channel_descriptors_will_do);
     return run_suites(suite, NULL);
