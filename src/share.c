@@ -140,6 +140,8 @@ static gvmm_result fill(gvmm_export *e, const range **links, wire_head *head)
         gvmm_identity who = gvmm__memory_identity(m); /* after the export: it may have been restored before */
         c.serial = who.serial;
         c.generation = who.generation;
+        if (i && memcmp(head->origin, who.origin, sizeof head->origin) != 0) /* the bytes have one for all */
+            r = gvmm__fail(GVMM_E_UNSUPPORTED, "chunk %zu was made by another process than those in front of it", i);
         memcpy(head->origin, who.origin, sizeof head->origin);
         memcpy(e->bytes + sizeof *head + i * sizeof c, &c, sizeof c);
     }

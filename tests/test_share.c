@@ -332,6 +332,32 @@ START_TEST(shared_memory_is_not_used_again)
 }
 END_TEST
 
+/* A chunk has one name with one origin in a descriptor: what was imported from elsewhere cannot go with own memory. */
+START_TEST(memory_of_two_origins_is_not_exported_together)
+{
+    gvmm_buffer *buffer = chunked(1, 1), *foreign = NULL;
+    gvmm_export *e = export(buffer, 0), *both = NULL;
+    gvmm_shared shared;
+    unsigned char bytes[256];
+    gvmm_export_contents(e, &shared);
+    ck_assert_uint_le(shared.size, sizeof bytes);
+    memcpy(bytes, shared.bytes, shared.size);
+    bytes[offsetof(wire_head, origin)] ^= 1; /* as if another process had made it */
+    gvmm__wire_seal(bytes, shared.size);
+    shared.bytes = bytes;
+    ck_ok(gvmm_buffer_import(&foreign, plain, &shared, NULL, NULL));
+    gvmm_buffer *longer = grow(foreign, 2 * G);
+    size_t descriptors = open_descriptors();
+    ck_fails(gvmm_buffer_export(&both, longer, G), GVMM_E_UNSUPPORTED);
+    ck_names("chunk 1");
+    gvmm_buffer_release(longer);
+    ck_assert_uint_le(open_descriptors(), descriptors);
+    gvmm_buffer_release(foreign);
+    gvmm_export_release(e);
+    gvmm_buffer_release(buffer);
+}
+END_TEST
+
 /* The limit is found before the first descriptor is made. */
 START_TEST(too_few_descriptors_is_told_before)
 {
@@ -1096,6 +1122,7 @@ int main(void)
     tcase_add_test(imports, evicting_ends_what_was_exported);
     tcase_add_test(imports, imported_memory_is_not_evicted);
     tcase_add_test(imports, shared_memory_is_not_used_again);
+    tcase_add_test(imports, memory_of_two_origins_is_not_exported_together);
     tcase_add_test(imports, too_few_descriptors_is_told_before);
     tcase_add_test(imports, a_receiver_without_descriptors_says_so);
     tcase_add_test(imports, what_cannot_be_exported);
