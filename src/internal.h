@@ -716,6 +716,7 @@ static inline unsigned long long gvmm__block_tag(uint64_t address, bool live) { 
 /* What blocks are multiples of: 512 bytes, large ones 4 KiB. The table has a leaf for each 2 MiB. */
 enum { UNIT_SHIFT = 9, LARGE_SHIFT = 12, LEAF_SHIFT = 21 };
 
+/* Of a rounded size: what is kept is told apart by that alone. */
 static inline unsigned gvmm__block_region(size_t size) { return size < LARGE_BLOCK ? REGION_SMALL : REGION_LARGE; }
 static inline unsigned gvmm__block_shift(unsigned region) { return region == REGION_SMALL ? UNIT_SHIFT : LARGE_SHIFT; }
 

@@ -424,7 +424,7 @@ static __attribute__((noinline)) gvmm_result search(pool_block **out, gvmm_pool 
                                                     uint64_t id)
 {
     size_t rounded = gvmm__block_round(size);
-    request q = {size, rounded, gvmm__block_region(size), stream, id};
+    request q = {size, rounded, gvmm__block_region(rounded), stream, id};
     gvmm_result r = take_ready(out, pool, &q);
     if (r) return r;
     if (!*out) {

@@ -93,6 +93,19 @@ START_TEST(every_size_gets_its_own_memory)
 }
 END_TEST
 
+/* Just below a border a size is rounded up to it: what it leaves must do for the border itself. */
+START_TEST(sizes_below_a_border_are_aligned_as_those_on_it)
+{
+    uint64_t odd = take(512, stream), below = take(1 * MiB - 1, stream);
+    ck_assert_uint_eq(below % 4096, 0);
+    give(below, stream);
+    uint64_t on = take(1 * MiB, stream);
+    ck_assert_uint_eq(on % 4096, 0);
+    give(on, stream);
+    give(odd, stream);
+}
+END_TEST
+
 START_TEST(small_blocks_share_a_granule)
 {
     uint64_t at[64];
@@ -660,6 +673,7 @@ int main(void)
     tcase_set_timeout(tests, 60);
     suite_add_tcase(suite, tests);
     tcase_add_test(tests, every_size_gets_its_own_memory);
+    tcase_add_test(tests, sizes_below_a_border_are_aligned_as_those_on_it);
     tcase_add_test(tests, small_blocks_share_a_granule);
     tcase_add_test(tests, impossible_sizes_are_refused);
     tcase_add_test(tests, wrong_frees_are_refused);
