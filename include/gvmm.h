@@ -785,8 +785,8 @@ typedef struct gvmm_pool_options {
         sizeof(gvmm_pool_options), 0, false \
     }
 
-/* Makes a pool, with no memory yet. Reserves five times as much address space as the pool may have memory, or what can be
- * had of that.
+/* Makes a pool, with no memory yet. Reserves five times as much address space as the pool may have memory, 1 GiB at least,
+ * or what can be had of that.
  *
  * resource  whose options the memory is made with: readers, handle types, stripe. Its location must be a device.
  * options   NULL: GVMM_POOL_OPTIONS_INIT.

@@ -11,7 +11,8 @@
 
 #include "internal.h"
 
-#define LARGE_STEP ((size_t)2 << 20) /* what regions begin at multiples of; blocks.c has a table for each */
+#define LARGE_STEP ((size_t)2 << 20)    /* what regions begin at multiples of; blocks.c has a table for each */
+#define LEAST_SPACE ((uint64_t)1 << 30) /* bytes of address space, however little memory there may be */
 
 /* A piece is at most one in so many bytes of all that the pool will hold, or of the request: the larger of the two. But where
  * there is next to nothing yet, it is a quarter of the request, and all of it up to a LARGE_PIECE: a pool's first memory
@@ -422,9 +423,11 @@ size_t gvmm__heap_trim(heap *h, size_t keep)
 
 static size_t up(size_t size, size_t to) { return (size + to - 1) / to * to; }
 
-/* A fifth for small blocks. They could fill the device too: address space is not what a pool runs out of. */
+/* A fifth for small blocks. They could fill the device too: address space is not what a pool runs out of. In little of it
+ * they could: each that is left holds a granule's addresses. */
 static gvmm_result reserve(heap *h, uint64_t space)
 {
+    if (space < LEAST_SPACE) space = LEAST_SPACE;
     size_t step = granule(h) > LARGE_STEP ? granule(h) : LARGE_STEP;
     gvmm_result r = gvmm__reservation_ahead(&h->where, REGIONS * step, space, 0, 0, step, h->account);
     if (r) return r;

@@ -577,17 +577,45 @@ END_TEST
 START_TEST(address_space_is_that_of_the_first_limit)
 {
     uint64_t address;
-    new_pool(16 * MiB, false);
-    uint64_t a = take(12 * MiB, stream);
+    new_pool(256 * MiB, false);
+    uint64_t a = take(192 * MiB, stream);
     ck_ok(gvmm_pool_set_limit(pool, 0));
-    uint64_t b = take(40 * MiB, stream);
-    ck_fails(gvmm_pool_malloc(&address, pool, 40 * MiB, stream), GVMM_E_NO_ADDRESS_SPACE);
+    uint64_t b = take(640 * MiB, stream);
+    ck_fails(gvmm_pool_malloc(&address, pool, 640 * MiB, stream), GVMM_E_NO_ADDRESS_SPACE);
     ck_names("address space");
     give(b, stream); /* the search looks at what is kept, and waits */
-    uint64_t c = take(48 * MiB, stream);
+    uint64_t c = take(768 * MiB, stream);
     give(a, stream);
     give(c, stream);
     ck_fails(gvmm_pool_set_limit(NULL, 0), GVMM_E_INVALID);
+}
+END_TEST
+
+/* Every tenth granule holds a small block: what is free has to be put elsewhere, and there must be an elsewhere. */
+START_TEST(a_small_pool_has_room_to_move_small_blocks)
+{
+    enum { COUNT = 128 };
+    gvmm_sim_config config = GVMM_SIM_CONFIG_INIT;
+    gvmm_pool_options options = GVMM_POOL_OPTIONS_INIT;
+    gvmm_resource *fine;
+    uint64_t blocks[COUNT], wide;
+    config.granularity = 64 * KiB;
+    options.limit = COUNT * 64 * KiB;
+    ck_ok(gvmm_sim_reset(&config));
+    ck_ok(gvmm_driver_install(gvmm_sim_driver()));
+    ck_ok(gvmm_resource_create(&fine, 0, NULL));
+    ck_ok(gvmm_pool_create(&pool, fine, &options));
+    for (int i = 0; i < COUNT; i++) blocks[i] = take(64 * KiB, NULL);
+    for (int i = 0; i < COUNT; i++)
+        if (i % 10) give(blocks[i], NULL);
+    wide = take(900 * KiB, NULL);
+    give(wide, NULL);
+    for (int i = 0; i < COUNT; i += 10) give(blocks[i], NULL);
+    gvmm_pool_release(pool);
+    gvmm_resource_release(fine);
+    gvmm_drain();
+    ck_ok(gvmm_driver_install(NULL));
+    ck_ok(gvmm_sim_reset(NULL));
 }
 END_TEST
 
@@ -698,5 +726,8 @@ int main(void)
     tcase_add_test(tests, memory_is_made_as_the_resource_says);
     tcase_add_test(tests, reuse_is_counted);
     tcase_add_test(tests, functions_for_torch);
+    TCase *alone = tcase_create("a machine of its own");
+    suite_add_tcase(suite, alone);
+    tcase_add_test(alone, a_small_pool_has_room_to_move_small_blocks);
     return run_suites(suite, NULL);
 }
