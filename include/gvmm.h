@@ -193,7 +193,8 @@ typedef struct gvmm_buffer gvmm_buffer;
 GVMM_API gvmm_result gvmm_resource_create(gvmm_resource **out, int device, const gvmm_options *options);
 
 /* One reference more, one less. Buffers hold their resource: giving it up while they live is harmless. Both take NULL.
- * The last release gives up what the resource keeps for reuse. */
+ * The last release gives up what the resource keeps for reuse; who retains it after that, by one of its buffers, finds
+ * that it keeps nothing any more. */
 GVMM_API gvmm_resource *gvmm_resource_retain(gvmm_resource *resource);
 GVMM_API void gvmm_resource_release(gvmm_resource *resource);
 

@@ -640,7 +640,7 @@ void gvmm__reuse_read(reuse_figures *out, reuse *of);
  * are not buffers: of its figures, only the calls are the process's. */
 void gvmm__reuse_set_of_pool(reuse *u);
 
-/* Drops all, and keeps nothing from then on; nobody takes any more. When it returns, `drop` is not running and will not
+/* Drops all, and keeps nothing from then on; nobody takes any more. Doing it again does nothing. When it returns, `drop` is not running and will not
  * be called. gvmm__reuse_free: nobody puts any more, either. */
 void gvmm__reuse_end(reuse *u, reuse_figures *last);
 void gvmm__reuse_free(reuse *u);

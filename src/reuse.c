@@ -569,7 +569,11 @@ void gvmm__reuse_end(reuse *u, reuse_figures *last)
     if (atomic_load(&forked)) return;
     pthread_mutex_lock(&all_lock);
     reuse **at = &all;
-    while (*at != u) at = &(*at)->next;
+    while (*at && *at != u) at = &(*at)->next;
+    if (!*at) { /* it has ended before */
+        pthread_mutex_unlock(&all_lock);
+        return;
+    }
     *at = u->next;
     pthread_mutex_lock(&u->lock);
     u->ended = true;

@@ -483,6 +483,22 @@ START_TEST(an_evicted_resource_keeps_nothing)
 }
 END_TEST
 
+/* A buffer tells its resource, whose users may begin and end again. */
+START_TEST(the_last_user_can_come_again)
+{
+    gvmm_buffer *buffer = make(G, stream), *another;
+    gvmm_resource_release(keeping);
+    for (int i = 0; i < 2; i++) {
+        gvmm_resource *again = gvmm_resource_retain(gvmm_buffer_resource(buffer));
+        ck_ok(gvmm_buffer_create(&another, again, G, stream));
+        gvmm_buffer_release(another);
+        gvmm_resource_release(again);
+    }
+    gvmm_buffer_release(buffer);
+    begin();
+}
+END_TEST
+
 /* Released while it is evicted: neither it nor the backup of its contents is kept for nobody. */
 START_TEST(evicted_memory_is_not_kept)
 {
@@ -696,7 +712,7 @@ int main(void)
     Suite *suite = suite_create("reuse");
     const struct {
         const char *name;
-        const TTest *tests[12];
+        const TTest *tests[16];
     } cases[] = {
         {"streams",
          {the_same_stream_has_it_at_once, where_streams_outlive_nothing_is_recorded, another_stream_waits,
@@ -710,7 +726,7 @@ int main(void)
          {what_others_show_is_not_kept, what_was_changed_is_not_kept, what_waited_is_not_kept,
           a_range_of_chunks_is_kept_whole, a_capacity_comes_back_with_it, the_oldest_goes_at_the_limit,
           trimming_gives_up_the_oldest, all_goes_with_the_last_user, an_evicted_resource_keeps_nothing,
-          evicted_memory_is_not_kept, kept_memory_makes_room}},
+          evicted_memory_is_not_kept, the_last_user_can_come_again, kept_memory_makes_room}},
         {"figures and threads",
          {contents_stay_unless_asked_for, the_figures_know, threads_share_it,
           what_one_thread_releases_another_is_given}},
