@@ -364,6 +364,7 @@ static void awake(const member *list, size_t count)
         m->backup = NULL;
         gvmm__memory_lock(m);
         m->generation++;
+        m->waking = false;
         gvmm__memory_unlock(m);
     }
 }

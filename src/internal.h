@@ -382,6 +382,7 @@ typedef struct memory {
     bool imported;
     bool access_unsure;   /* the driver may have another than the list: putting it back has failed */
     atomic_bool resident; /* changed with the lock held; without it only a hint */
+    bool waking;          /* resident, but not yet with its contents and generation; guarded by the lock */
     size_t size;
     account *account;
     placement *made_as;                                 /* NULL for a view */
@@ -443,11 +444,12 @@ gvmm_result gvmm__memory_set_access(memory *m, int device, gvmm_access access);
 gvmm_identity gvmm__memory_identity(memory *m);
 
 /* Its descriptor, made the first time, and whether there is one; taking it back, if it still is that and no other export
- * has got it; its fabric handle. Of originals that were not imported. GVMM_E_INVALID if it is evicted. */
-gvmm_result gvmm__memory_export(handout **out, bool *made, memory *m);
+ * has got it; its fabric handle. Of originals that were not imported. *who: what that names, which the next restore
+ * changes. GVMM_E_INVALID if it is evicted, or not yet restored. */
+gvmm_result gvmm__memory_export(handout **out, bool *made, gvmm_identity *who, memory *m);
 bool gvmm__memory_is_exported(memory *m);
 void gvmm__memory_unexport(memory *m, const handout *h);
-gvmm_result gvmm__memory_export_fabric(unsigned char out[WIRE_FABRIC], memory *m);
+gvmm_result gvmm__memory_export_fabric(unsigned char out[WIRE_FABRIC], gvmm_identity *who, memory *m);
 void gvmm__handout_release(handout *h);
 
 typedef struct reservation {

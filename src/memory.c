@@ -347,7 +347,8 @@ void gvmm__handout_release(handout *h)
 
 static gvmm_result check_resident(const memory *m)
 {
-    return m->resident ? GVMM_OK : gvmm__fail(GVMM_E_INVALID, "memory is evicted: restore it before it is exported");
+    bool there = m->resident && !m->waking; /* before that it has the name of what it was */
+    return there ? GVMM_OK : gvmm__fail(GVMM_E_INVALID, "memory is evicted: restore it before it is exported");
 }
 
 static gvmm_result make_handout(memory *m)
@@ -366,8 +367,9 @@ static gvmm_result make_handout(memory *m)
     return GVMM_OK;
 }
 
-gvmm_result gvmm__memory_export(handout **out, bool *made, memory *m)
+gvmm_result gvmm__memory_export(handout **out, bool *made, gvmm_identity *who, memory *m)
 {
+    pthread_once(&origin_once, make_origin);
     gvmm__memory_lock(m);
     gvmm_result r = check_resident(m);
     *made = !m->handout;
@@ -376,6 +378,7 @@ gvmm_result gvmm__memory_export(handout **out, bool *made, memory *m)
         m->handout->wanted |= !*made;
         ref_retain(&m->handout->refs);
         *out = m->handout;
+        *who = identity_of(m);
     }
     gvmm__memory_unlock(m);
     return r;
@@ -401,8 +404,9 @@ bool gvmm__memory_is_exported(memory *m)
 /* Of all memory that has been exported so. It is never let go of: one reference is nobody's. */
 static handout fabric_handout = {{1}, -1, true};
 
-gvmm_result gvmm__memory_export_fabric(unsigned char out[WIRE_FABRIC], memory *m)
+gvmm_result gvmm__memory_export_fabric(unsigned char out[WIRE_FABRIC], gvmm_identity *who, memory *m)
 {
+    pthread_once(&origin_once, make_origin);
     gvmm__memory_lock(m);
     gvmm_result r = check_resident(m);
     if (!r) {
@@ -413,6 +417,7 @@ gvmm_result gvmm__memory_export_fabric(unsigned char out[WIRE_FABRIC], memory *m
         ref_retain(&fabric_handout.refs);
         m->handout = &fabric_handout;
     }
+    if (!r) *who = identity_of(m);
     gvmm__memory_unlock(m);
     return r;
 }

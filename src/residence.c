@@ -83,7 +83,7 @@ static void evict_batch(const member *list, size_t count)
     for (size_t i = 0; i < count; i++) {
         memory *m = list[i].memory;
         if (m->resident) gvmm__memory_release_handle(m, m->handle);
-        m->resident = false;
+        m->resident = m->waking = false;
     }
 }
 
@@ -101,7 +101,7 @@ static gvmm_result make_and_map(memory *m)
         return r;
     }
     m->handle = handle;
-    m->resident = true;
+    m->resident = m->waking = true;
     return GVMM_OK;
 }
 

@@ -127,17 +127,20 @@ static gvmm_result fill(gvmm_export *e, const range **links, wire_head *head)
         bool out = i >= head->known;
         wire_chunk c = {.size = m->size,
                         .location = m->device < 0 ? CU_MEM_LOCATION_TYPE_HOST_NUMA : CU_MEM_LOCATION_TYPE_DEVICE};
+        gvmm_identity who;
         r = find_place(c.place, m, &device, &uuid);
         if (r) break;
         if (out && e->handle_type == GVMM_HANDLE_FABRIC) {
-            r = gvmm__memory_export_fabric((unsigned char *)(uintptr_t)gvmm__wire_fabric(e->bytes, head, i), m);
+            r = gvmm__memory_export_fabric((unsigned char *)(uintptr_t)gvmm__wire_fabric(e->bytes, head, i), &who, m);
         } else if (out) {
-            r = gvmm__memory_export(&e->handouts[e->count], &e->made[e->count], m);
+            r = gvmm__memory_export(&e->handouts[e->count], &e->made[e->count], &who, m);
             if (r) break;
             e->fds[e->count] = e->handouts[e->count]->fd;
             e->count++;
+        } else {
+            who = gvmm__memory_identity(m);
         }
-        gvmm_identity who = gvmm__memory_identity(m); /* after the export: it may have been restored before */
+        if (r) break;
         c.serial = who.serial;
         c.generation = who.generation;
         if (i && memcmp(head->origin, who.origin, sizeof head->origin) != 0) /* the bytes have one for all */

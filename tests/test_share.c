@@ -1107,6 +1107,42 @@ START_TEST(a_failed_export_leaves_what_another_has_shared)
 }
 END_TEST
 
+/* ---- an export under way of a restore ---- */
+
+static gvmm_buffer *restoring;
+static gvmm_result exported_meanwhile;
+
+static CUresult export_and_copy(CUdeviceptr to, const void *from, size_t size, CUstream on)
+{
+    gvmm_export *e = NULL;
+    exported_meanwhile = gvmm_buffer_export(&e, restoring, 0);
+    gvmm_export_release(e);
+    return gvmm_sim_driver()->cuMemcpyHtoDAsync(to, from, size, on);
+}
+
+/* Until the restore is over the memory has the name of the old one: whoever has that would take it for this. */
+START_TEST(memory_that_is_being_restored_is_not_exported)
+{
+    gvmm_driver table = *gvmm_sim_driver();
+    gvmm_resource *resource;
+    ck_ok(gvmm_sim_reset(NULL));
+    table.cuMemcpyHtoDAsync = export_and_copy;
+    ck_ok(gvmm_driver_install(&table));
+    ck_ok(gvmm_resource_create(&resource, 0, NULL));
+    restoring = create(resource, 1);
+    ck_ok(gvmm_buffer_evict(restoring, NULL));
+    exported_meanwhile = GVMM_OK;
+    ck_ok(gvmm_buffer_restore(restoring));
+    ck_assert_int_eq(exported_meanwhile, GVMM_E_INVALID);
+    gvmm_export_release(export(restoring, 0));
+    gvmm_buffer_release(restoring);
+    gvmm_resource_release(resource);
+    gvmm_drain();
+    ck_ok(gvmm_driver_install(NULL));
+    ck_ok(gvmm_sim_reset(NULL));
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("share");
@@ -1148,6 +1184,7 @@ int main(void)
     suite_add_tcase(suite, alone);
     tcase_add_test(alone, memory_out_of_reach);
     tcase_add_test(alone, a_failed_export_leaves_what_another_has_shared);
+    tcase_add_test(alone, memory_that_is_being_restored_is_not_exported);
     tcase_add_test(alone, fabric_handles_need_no_descriptors);
     tcase_add_test(alone, without_a_channel_descriptors_will_do);
     return run_suites(suite, NULL);
