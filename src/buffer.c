@@ -119,11 +119,13 @@ static bool is_as_new(range *r, const placement *p)
     return true;
 }
 
-/* Evicting by tag needs no borrowing. */
-static bool is_resident(const range *r)
+/* Evicting and restoring by tag need no borrowing: neither has been, nor is it under way. */
+static bool is_left_alone(const range *r)
 {
-    for (; r; r = r->before)
-        if (!atomic_load(&r->mapping.memory->resident)) return false;
+    for (; r; r = r->before) {
+        memory *m = r->mapping.memory;
+        if (!ref_is_single(&m->refs) || !atomic_load(&m->resident)) return false;
+    }
     return true;
 }
 
@@ -143,7 +145,7 @@ static bool may_keep(const gvmm_buffer *buffer, range *r)
 {
     const gvmm_resource *resource = buffer->resource;
     if (!r || !resource->reuse || buffer->capacity != resource->placement->capacity) return false;
-    return buffer->borrowed ? is_as_new(r, resource->placement) : is_resident(r);
+    return buffer->borrowed ? is_as_new(r, resource->placement) : is_left_alone(r);
 }
 
 /* The same for a range that was taken out of a buffer, whose handle goes on to be somebody's. */
@@ -206,7 +208,7 @@ static gvmm_buffer *make_of_kept(gvmm_resource *resource, size_t size, gvmm_stre
     reusable *e = gvmm__reuse_take(resource->reuse, size, stream, stream_id);
     if (!e) return NULL;
     gvmm_buffer *buffer = buffer_of(e);
-    if (is_resident(buffer->range) && (!resource->options.zero_reused || make_zero(buffer, stream))) {
+    if (is_left_alone(buffer->range) && (!resource->options.zero_reused || make_zero(buffer, stream))) {
         ref_init(&buffer->refs);
         buffer->kept.stream_id = *stream_id;
         buffer->stream = gvmm__stream_recorded(stream, &resource->device);
@@ -284,7 +286,7 @@ gvmm_result gvmm__buffer_borrow(range **out, const gvmm_buffer *buffer)
     gvmm__lock(lock_of(buffer));
     bool open = buffer->open, foreign = buffer->wrapped != NULL;
     range *r = buffer->range ? gvmm__range_retain(buffer->range) : NULL;
-    ((gvmm_buffer *)buffer)->borrowed = true;
+    if (open) ((gvmm_buffer *)buffer)->borrowed = true; /* who closes it may be asking */
     gvmm__unlock(lock_of(buffer));
     if (!open) return gvmm__fail(GVMM_E_CLOSED, "buffer has been closed");
     if (foreign) return gvmm__fail(GVMM_E_INVALID, "buffer: a wrapped mapping is not gvmm's to share or grow");

@@ -707,6 +707,41 @@ START_TEST(what_one_thread_releases_another_is_given)
 }
 END_TEST
 
+/* ---- a machine of its own ---- */
+
+static gvmm_buffer *restoring;
+static gvmm_stats meanwhile;
+
+static CUresult release_and_copy(CUdeviceptr to, const void *from, size_t size, CUstream on)
+{
+    gvmm_buffer_release(restoring);
+    gvmm_get_stats(NULL, &meanwhile);
+    return gvmm_sim_driver()->cuMemcpyHtoDAsync(to, from, size, on);
+}
+
+/* Released while another thread restores it by tag: what is being copied there must not be another's by then. */
+START_TEST(what_is_being_restored_is_not_kept)
+{
+    gvmm_driver table = *gvmm_sim_driver();
+    gvmm_options options = GVMM_OPTIONS_INIT;
+    gvmm_resource *resource;
+    ck_ok(gvmm_sim_reset(NULL));
+    table.cuMemcpyHtoDAsync = release_and_copy;
+    ck_ok(gvmm_driver_install(&table));
+    options.reuse_limit = (size_t)64 << 20;
+    ck_ok(gvmm_resource_create(&resource, 0, &options));
+    ck_ok(gvmm_buffer_create(&restoring, resource, 1, NULL));
+    ck_ok(gvmm_resource_evict(resource, GVMM_TAG_ANY, NULL));
+    ck_ok(gvmm_resource_restore(resource, GVMM_TAG_ANY));
+    ck_assert_uint_eq(meanwhile.buffers, 0);
+    ck_assert_uint_eq(meanwhile.kept_bytes, 0);
+    gvmm_resource_release(resource);
+    gvmm_drain();
+    ck_ok(gvmm_driver_install(NULL));
+    ck_ok(gvmm_sim_reset(NULL));
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("reuse");
@@ -739,5 +774,9 @@ int main(void)
     TCase *faults = add_case(suite, "faults");
     tcase_add_checked_fixture(faults, begin, finish);
     tcase_add_loop_test(faults, whatever_fails_nothing_is_lost, 0, 4);
+    TCase *alone = tcase_create("a machine of its own");
+    tcase_set_timeout(alone, 60);
+    suite_add_tcase(suite, alone);
+    tcase_add_test(alone, what_is_being_restored_is_not_kept);
     return run_suites(suite, NULL);
 }
