@@ -145,11 +145,12 @@ typedef struct gvmm_options {
     const int *stripe;       /* ordinals of devices that take the chunks in turn; needs a chunk_size. Copied */
     size_t stripe_count;
     size_t ahead_count; /* chunks of chunk_size that a thread of gvmm makes ahead of need */
-    int tag;            /* for gvmm_resource_evict; any number */
+    int tag;            /* for gvmm_resource_evict; any number but GVMM_TAG_ANY, which would mean every tag */
     gvmm_release_mode release_mode;
     unsigned optional;    /* GVMM_OPTIONAL_ bits: what is left out, in place of an error, where it cannot be had */
     uint64_t reuse_limit; /* bytes of closed buffers to keep for gvmm_buffer_create; 0: none. See there */
-    bool streams_outlive; /* a promise: streams that buffers record are not destroyed before the resource is released */
+    bool streams_outlive; /* a promise: streams that buffers record are not destroyed before the resource is released.
+                             Without a reuse_limit of no effect, as is the next */
     bool zero_reused;     /* buffers made of kept memory are zero, too. Device memory only */
 } gvmm_options;
 
@@ -446,8 +447,9 @@ typedef struct gvmm_evict_options {
  *          After a failure all is resident as before. One that comes when memory has been given back already (a copy
  *          failed under way) leaves it made anew, its generation says so; or evicted with its contents kept, with a
  *          warning, if the driver fails at that too.
- * Threads  any; evicting and restoring take turns. Work of other streams, and grows that are under way, are for the
- *          caller to order.
+ * Threads  any; evicting and restoring take turns. Work of other streams, also that which another view of the buffer's
+ *          memory was released behind (gvmm_drain waits for it), and grows that are under way, are for the caller to
+ *          order.
  * Capture  harms none. */
 GVMM_API gvmm_result gvmm_buffer_evict(gvmm_buffer *buffer, const gvmm_evict_options *options);
 GVMM_API gvmm_result gvmm_resource_evict(gvmm_resource *resource, int tag, const gvmm_evict_options *options);
@@ -789,7 +791,10 @@ typedef struct gvmm_pool_options {
 /* Makes a pool, with no memory yet. Reserves five times as much address space as the pool may have memory, 1 GiB at least,
  * or what can be had of that.
  *
- * resource  whose options the memory is made with: readers, handle types, stripe. Its location must be a device.
+ * resource  whose options the memory is made with: readers, handle types, stripe. Its location must be a device. Those
+ *           about buffers have no effect here: chunk_size (but for a stripe), capacity, addr_hint, addr_align,
+ *           ahead_count, tag, release_mode, reuse_limit and what belongs to it. Evicting the resource leaves the pool's
+ *           memory alone.
  * options   NULL: GVMM_POOL_OPTIONS_INIT.
  * Returns   GVMM_E_INVALID      a NULL, or a struct_size of another version
  *           GVMM_E_UNSUPPORTED  the location is not a device
@@ -828,7 +833,8 @@ GVMM_API gvmm_result gvmm_pool_malloc(uint64_t *out, gvmm_pool *pool, size_t siz
 GVMM_API gvmm_result gvmm_pool_free(gvmm_pool *pool, uint64_t address, gvmm_stream stream);
 
 /* Gives memory that is free and done with back to the driver until the pool has no more than `keep` bytes. Returns the
- * bytes that went. Only whole granules can go. Waits for nothing. */
+ * bytes that went. Only whole granules can go. Waits for nothing. Nothing else gives it back while the pool lives, not even
+ * an allocation elsewhere that finds no memory. */
 GVMM_API size_t gvmm_pool_trim(gvmm_pool *pool, size_t keep);
 
 /* Another limit; 0: none. Less than the pool has: it has to be trimmed, or gets no more. Blocks in the address space that
