@@ -614,7 +614,8 @@ typedef struct gvmm_export gvmm_export;
  * known    bytes at the beginning, up to a border of a chunk, that the importers have: these are named, but not handed
  *          out again. 0 for all.
  * Returns  as gvmm_buffer_send, without a peer's failures
- * Owns     *out, until gvmm_export_release, which withdraws it: it holds the memory, as fabric handles do not. */
+ * Owns     *out, until gvmm_export_release, which withdraws it: it holds the memory, as fabric handles do not. Its
+ *          descriptors keep the pages from going back also when the memory is evicted meanwhile. */
 GVMM_API gvmm_result gvmm_buffer_export(gvmm_export **out, gvmm_buffer *buffer, size_t known);
 
 /* What to hand over. Borrowed: it is the export's. Do not close the descriptors. */
