@@ -866,9 +866,13 @@ void gvmm__prepare_end(prepared **slot);
 
 /* ---- resource.c ---- */
 
-/* For who found no memory on a device (-1: the host): waits for what is on its way back, and gives up what was made ahead
- * there. False if there was neither. */
+/* For who found no memory on a device (-1: the host), and holds no lock: waits for what is on its way back, and gives up
+ * what is kept, what was made ahead there, and what pools there have free. False if there was nothing. */
 bool gvmm__make_room(int device);
+
+/* What pools do for that; pool.c is further left. */
+typedef bool (*room_maker)(int device);
+void gvmm__room_from(room_maker fn);
 
 struct gvmm_resource {
     ref refs;             /* users together hold one, each buffer one */

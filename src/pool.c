@@ -32,7 +32,9 @@ struct gvmm_pool {
     ref refs;
     gvmm_resource *resource;
     account *account;
-    size_t memory; /* of the device, bytes */
+    size_t memory;   /* of the device, bytes */
+    gvmm_pool *next; /* of all pools, oldest first; guarded by pools_lock, as is the next */
+    uint64_t serial; /* in that list */
     pthread_mutex_t lock;
     heap heap;
     orders orders;
@@ -235,6 +237,56 @@ static gvmm_result fit_out(gvmm_pool *pool, const gvmm_pool_options *o)
     return r;
 }
 
+/* ---- all pools: what they have free is given back where memory is short ---- */
+
+static pthread_mutex_t pools_lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows */
+static gvmm_pool *pools;
+static uint64_t last_serial;
+
+/* The pool of the device that was made next after that one, held; one that is about to end is passed over. */
+static gvmm_pool *next_pool(uint64_t serial, int device)
+{
+    pthread_mutex_lock(&pools_lock);
+    gvmm_pool *p = pools;
+    while (p && (p->serial <= serial || device_of(p)->ordinal != device || !ref_try_retain(&p->refs))) p = p->next;
+    pthread_mutex_unlock(&pools_lock);
+    return p;
+}
+
+static bool trim_pools(int device)
+{
+    bool any = false;
+    uint64_t serial = 0;
+    for (gvmm_pool *p = next_pool(0, device); p; p = next_pool(serial, device)) {
+        serial = p->serial;
+        any |= gvmm_pool_trim(p, 0) != 0;
+        gvmm_pool_release(p);
+    }
+    return any;
+}
+
+static void enter_list(gvmm_pool *pool)
+{
+    gvmm__room_from(trim_pools);
+    pthread_mutex_lock(&pools_lock);
+    gvmm_pool **at = &pools;
+    while (*at) at = &(*at)->next;
+    *at = pool;
+    pool->serial = ++last_serial;
+    pthread_mutex_unlock(&pools_lock);
+}
+
+static void leave_list(gvmm_pool *pool)
+{
+    pthread_mutex_lock(&pools_lock);
+    gvmm_pool **at = &pools;
+    while (*at != pool) at = &(*at)->next;
+    *at = pool->next;
+    pthread_mutex_unlock(&pools_lock);
+}
+
+/* ---- making and releasing ---- */
+
 gvmm_result gvmm_pool_create(gvmm_pool **out, gvmm_resource *resource, const gvmm_pool_options *options)
 {
     if (!out || !resource) return gvmm__fail(GVMM_E_INVALID, "%s is NULL", out ? "resource" : "out");
@@ -258,6 +310,7 @@ gvmm_result gvmm_pool_create(gvmm_pool **out, gvmm_resource *resource, const gvm
         gvmm__free(pool);
         return r;
     }
+    enter_list(pool);
     *out = pool;
     return GVMM_OK;
 }
@@ -278,6 +331,7 @@ static bool is_all_common(const gvmm_pool *pool)
 
 static void delete_pool(gvmm_pool *pool)
 {
+    leave_list(pool);
     gvmm__reuse_free(pool->reuse);
     gvmm__orders_end(&pool->orders);
     gvmm__heap_end(&pool->heap);

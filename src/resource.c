@@ -131,12 +131,17 @@ bool gvmm_resource_is_host_accessible(const gvmm_resource *resource)
     return resource && resource->options.location != GVMM_LOCATION_DEVICE;
 }
 
+static _Atomic(room_maker) others;
+
+void gvmm__room_from(room_maker fn) { atomic_store(&others, fn); }
+
 bool gvmm__make_room(int device)
 {
     bool kept = gvmm__reuse_trim_all(), waiting = gvmm__retire_waiting() != 0, had_stock = gvmm__stocks_flush(device);
     bool any = kept || waiting || had_stock;
     if (any) gvmm_drain(); /* a chunk may just be on its way into the stock, and out again */
-    return any;
+    room_maker fn = atomic_load(&others);
+    return (fn && fn(device)) || any;
 }
 
 size_t gvmm_resource_trim(gvmm_resource *resource, size_t keep)

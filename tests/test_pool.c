@@ -693,6 +693,24 @@ START_TEST(functions_for_torch)
 }
 END_TEST
 
+/* What a pool has free is given up for who finds no memory elsewhere. */
+START_TEST(a_pool_gives_way)
+{
+    uint64_t first = take(8 * MiB, stream), second = take(8 * MiB, stream);
+    give(first, stream);
+    ck_cu(cu->cuStreamSynchronize(stream));
+    ck_assert_uint_eq(stats().physical_bytes, 16 * MiB);
+    fault_call("cuMemCreate", 1, CUDA_ERROR_OUT_OF_MEMORY);
+    gvmm_buffer *buffer = create(plain, G);
+    ck_assert_uint_eq(gvmm_faults_injected(), 1);
+    gvmm_drain();
+    ck_ok(gvmm_faults_set(NULL));
+    ck_assert_uint_eq(stats().physical_bytes, 8 * MiB);
+    gvmm_buffer_release(buffer);
+    give(second, stream);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("pool");
@@ -725,6 +743,7 @@ int main(void)
     tcase_add_test(tests, address_space_is_that_of_the_first_limit);
     tcase_add_test(tests, memory_is_made_as_the_resource_says);
     tcase_add_test(tests, reuse_is_counted);
+    tcase_add_test(tests, a_pool_gives_way);
     tcase_add_test(tests, functions_for_torch);
     TCase *alone = tcase_create("a machine of its own");
     suite_add_tcase(suite, alone);
