@@ -87,7 +87,9 @@ PROGRAMS = {
         keeping = VirtualMemoryResource(0, {"reuse_limit": 1 << 30})
         keeping.allocate(1, stream=stream).fill(1, stream=stream)
         keeping.allocate(1)
-        threading.Thread(target=lambda: keeping.allocate(1, stream=stream)).start()
+        other = threading.Thread(target=lambda: keeping.allocate(1, stream=stream))
+        other.start()
+        other.join()
         assert gvmm.stats().kept_bytes
     """,
     "on its way back": """
