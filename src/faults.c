@@ -9,12 +9,12 @@ enum { ANY_CALL = -1, HOST_ALLOCATION = GVMM_CALL_COUNT };
 
 static const gvmm_driver *inner;
 
-/* Changed only while nobody makes calls; read by all. */
+/* Read by all. A call that is made while it changes may see some of the old and some of the new. */
 static struct {
-    uint64_t nth;
-    bool onwards;
-    int call; /* ANY_CALL, HOST_ALLOCATION, or one of the list */
-    CUresult status;
+    atomic_ullong nth;
+    atomic_bool onwards;
+    atomic_int call; /* ANY_CALL, HOST_ALLOCATION, or one of the list */
+    _Atomic(CUresult) status;
 } plan;
 
 static atomic_ullong counted, injected;
