@@ -599,6 +599,9 @@ void gvmm__retire(retirement *r);
 
 uint64_t gvmm__retire_waiting(void);
 
+/* How many have gone. What goes is counted there as soon as it is not counted as waiting. */
+uint64_t gvmm__retire_returned(void);
+
 /* ---- reuse.c: what was given up in stream order, kept to be taken again ---- */
 
 /* Embedded in what is kept. An open one has the number of its stream and perhaps an event, to be used again. */

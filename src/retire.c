@@ -24,6 +24,7 @@ typedef struct lane {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows */
 static lane lanes[LANES];
+static atomic_ullong returned;    /* entries that have gone, since the start; changed with the lock held */
 static uint64_t marked, unmarked; /* entries in lanes: that wait for an event, that wait to be marked */
 
 static lane *lane_of(const retirement *r)
@@ -208,6 +209,7 @@ static worker_need poll_lanes(void)
     if (!over) gvmm__relaxed_leave(old);
     pthread_mutex_lock(&lock);
     marked -= gone; /* what has gone was marked */
+    atomic_fetch_add(&returned, gone);
     pthread_mutex_unlock(&lock);
     return is_empty() ? WORKER_IDLE : gone ? WORKER_AGAIN : WORKER_SOON;
 }
@@ -225,6 +227,8 @@ void gvmm_drain(void)
         gvmm__worker_wait_past(seen);
     }
 }
+
+uint64_t gvmm__retire_returned(void) { return atomic_load(&returned); }
 
 uint64_t gvmm__retire_waiting(void)
 {
