@@ -75,6 +75,13 @@ enum { MAX_SIDES = 4 };
  * takes long: once each, and nothing before it. */
 void interleave(samples *out, const side *sides, size_t count, size_t n, size_t batch);
 
+/* What a thread does again and again, on its stream. */
+typedef void (*pair_fn)(const void *state, CUstream stream);
+
+/* Operations in a microsecond, of so many threads together (at most MAX_THREADS), each on a stream of its own. */
+enum { MAX_THREADS = 8 };
+double throughput(pair_fn once, const void *state, CUstream *streams, size_t threads, size_t loops);
+
 /* ---- figures ---- */
 
 typedef struct figure {

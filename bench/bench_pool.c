@@ -4,16 +4,13 @@
  *
  * README.md says what each figure means. */
 #include <math.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "bench.h"
 
-enum { LOOPS = 1000, MAX_THREADS = 8, HELD = 64, WARM_UP = 20 };
-
-static bool quick;
+enum { LOOPS = 1000, HELD = 64, WARM_UP = 20 };
 
 /* One way to allocate and free. */
 typedef struct way {
@@ -118,7 +115,7 @@ static void pairs(CUstream stream)
         }
         way ways[WAYS];
         make_ways(ways, sizes[i], stream);
-        compare("", ways, pairs_of, sizes[i], LOOPS, quick ? 20 : 200, 2);
+        compare("", ways, pairs_of, sizes[i], LOOPS, bench_quick ? 20 : 200, 2);
         end_ways(ways);
     }
 }
@@ -152,7 +149,7 @@ static void mixed(CUstream stream)
         way ways[WAYS];
         make_ways(ways, sizes[i], stream);
         for (int k = 0; k < WAYS * WARM_UP; k++) mixed_of(&ways[k % WAYS]);
-        compare("_mixed", ways, mixed_of, sizes[i], LOOPS, quick ? 4 : 40, 1);
+        compare("_mixed", ways, mixed_of, sizes[i], LOOPS, bench_quick ? 4 : 40, 1);
         end_ways(ways);
     }
 }
@@ -182,56 +179,17 @@ static void cold(CUstream stream)
         }
         way ways[WAYS];
         make_ways(ways, sizes[i], stream);
-        compare("_cold", ways, cold_of, sizes[i], 1, quick ? 4 : 20, 1);
+        compare("_cold", ways, cold_of, sizes[i], 1, bench_quick ? 4 : 20, 1);
         end_ways(ways);
     }
 }
 
 /* ---- threads ---- */
 
-typedef struct worker {
-    const way *way;
-    CUcontext context;
-    CUstream stream;
-    pthread_barrier_t *start;
-    double began, ended;
-    size_t loops;
-} worker;
-
-static void *work(void *data)
+static void pair_of(const void *state, CUstream stream)
 {
-    worker *w = data;
-    CU(cu->cuCtxSetCurrent(w->context));
-    for (int i = 0; i < 100; i++) give(w->way, take(w->way, w->way->size, w->stream), w->stream);
-    pthread_barrier_wait(w->start);
-    w->began = now();
-    for (size_t i = 0; i < w->loops; i++) give(w->way, take(w->way, w->way->size, w->stream), w->stream);
-    w->ended = now();
-    CU(cu->cuStreamSynchronize(w->stream));
-    return NULL;
-}
-
-/* Pairs in a microsecond, of so many threads together, each on a stream of its own. */
-static double throughput(const way *w, CUstream *streams, size_t count, size_t loops)
-{
-    worker workers[MAX_THREADS];
-    pthread_t ids[MAX_THREADS];
-    pthread_barrier_t start;
-    CUcontext context;
-    CU(cu->cuCtxGetCurrent(&context));
-    MUST(pthread_barrier_init(&start, NULL, (unsigned)count) == 0);
-    for (size_t i = 0; i < count; i++) {
-        workers[i] = (worker){.way = w, .context = context, .stream = streams[i], .start = &start, .loops = loops};
-        MUST(pthread_create(&ids[i], NULL, work, &workers[i]) == 0);
-    }
-    double first = INFINITY, last = 0;
-    for (size_t i = 0; i < count; i++) {
-        pthread_join(ids[i], NULL);
-        if (workers[i].began < first) first = workers[i].began;
-        if (workers[i].ended > last) last = workers[i].ended;
-    }
-    pthread_barrier_destroy(&start);
-    return (double)(count * loops) / (last - first);
+    const way *w = state;
+    give(w, take(w, w->size, stream), stream);
 }
 
 static double median_throughput(const way *w, CUstream *streams, size_t count, size_t loops)
@@ -239,7 +197,7 @@ static double median_throughput(const way *w, CUstream *streams, size_t count, s
     enum { ROUNDS = 9 };
     samples s = {malloc(ROUNDS * sizeof(double)), ROUNDS};
     MUST(s.us);
-    for (int i = 0; i < ROUNDS; i++) s.us[i] = throughput(w, streams, count, loops);
+    for (int i = 0; i < ROUNDS; i++) s.us[i] = throughput(pair_of, w, streams, count, loops);
     double median = samples_median(&s);
     samples_free(&s);
     return median;
@@ -255,7 +213,7 @@ static void threads(void)
     for (int k = 0; k < WAYS; k++) {
         double one = NAN;
         for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
-            double rate = median_throughput(&ways[k], streams, counts[c], quick ? 2000 : 50000);
+            double rate = median_throughput(&ways[k], streams, counts[c], bench_quick ? 2000 : 50000);
             char name[64];
             snprintf(name, sizeof name, "threads_%zu_%s", counts[c], ways[k].name);
             report_value(name, 0, rate, NAN, NAN, "pairs in a microsecond");
@@ -271,18 +229,7 @@ static void threads(void)
 
 int main(int argc, char **argv)
 {
-    const char *only = NULL;
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--quick") == 0) {
-            quick = true;
-        } else if (strcmp(argv[i], "--only") == 0 && i + 1 < argc) {
-            only = argv[++i];
-        } else {
-            fprintf(stderr, "usage: bench_pool [--quick] [--only pairs|mixed|cold|threads]\n");
-            return 2;
-        }
-    }
-    bench_start(only);
+    bench_start(bench_options(argc, argv, "pairs|mixed|cold|threads"));
     CUstream stream;
     CU(cu->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     if (bench_wants("pairs")) pairs(stream);

@@ -16,7 +16,6 @@
 #include "bench.h"
 
 static size_t chunks = 1000;
-static bool quick;
 static gvmm_resource *resource;
 
 static const CUmemAllocationHandleType FD = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
@@ -183,7 +182,7 @@ static void first_times(void)
         void *state = mapped ? &yes : NULL;
         side sides[] = {{first_gvmm, state}, {first_raw, state}};
         samples s[2];
-        interleave(s, sides, 2, quick ? 4 : 20, 1);
+        interleave(s, sides, 2, bench_quick ? 4 : 20, 1);
         const char *name = mapped ? "share_first_mapped" : "share_first";
         report(&(figure){.name = name, .size = chunks * G, .chunks = chunks, .per_chunk = true}, &s[0], &s[1]);
         if (!mapped)
@@ -259,11 +258,11 @@ static void halves(void)
     gvmm_export_contents(e, &shared);
     side out[] = {{export_gvmm, NULL}, {export_raw, NULL}}, in[] = {{import_gvmm, &shared}, {import_raw, &r}};
     samples s[2];
-    interleave(s, out, 2, quick ? 4 : 20, 1);
+    interleave(s, out, 2, bench_quick ? 4 : 20, 1);
     report(&(figure){.name = "share_export", .size = chunks * G, .chunks = chunks, .per_chunk = true}, &s[0], &s[1]);
     samples_free(&s[0]);
     samples_free(&s[1]);
-    interleave(s, in, 2, quick ? 4 : 20, 1);
+    interleave(s, in, 2, bench_quick ? 4 : 20, 1);
     report(&(figure){.name = "share_import_mapped", .size = chunks * G, .chunks = chunks, .per_chunk = true}, &s[0],
            &s[1]);
     samples_free(&s[0]);
@@ -314,12 +313,12 @@ static void again(void)
     gvmm_buffer *have = receiver.got;
     side sides[] = {{again_gvmm, buffer}, {again_raw, &r}};
     samples s[2], one[1];
-    interleave(s, sides, 2, quick ? 4 : 20, 1);
+    interleave(s, sides, 2, bench_quick ? 4 : 20, 1);
     report(&(figure){.name = "share_again", .size = chunks * G, .chunks = chunks, .per_chunk = true}, &s[0], &s[1]);
     report_value("share_again_chunk", chunks, samples_median(&s[0]) / (double)chunks,
                  samples_median(&s[1]) / (double)chunks, 50, "us a chunk");
     side alone[] = {{export_again, buffer}};
-    interleave(one, alone, 1, quick ? 4 : 20, 1);
+    interleave(one, alone, 1, bench_quick ? 4 : 20, 1);
     report(&(figure){.name = "share_export_again", .size = chunks * G, .chunks = chunks, .per_chunk = true}, &one[0],
            NULL);
 
@@ -362,18 +361,7 @@ static void raise_limit(void)
 
 int main(int argc, char **argv)
 {
-    const char *only = NULL;
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--quick") == 0) {
-            quick = true;
-        } else if (strcmp(argv[i], "--only") == 0 && i + 1 < argc) {
-            only = argv[++i];
-        } else {
-            fprintf(stderr, "usage: bench_share [--quick] [--only first|halves|again]\n");
-            return 2;
-        }
-    }
-    bench_start(only);
+    bench_start(bench_options(argc, argv, "first|halves|again"));
     raise_limit();
     gvmm_options options = GVMM_OPTIONS_INIT;
     options.chunk_size = G;

@@ -4,14 +4,13 @@
  *
  * README.md says what each figure means. */
 #include <math.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "bench.h"
 
-enum { LOOPS = 1000, MAX_THREADS = 8 };
+enum { LOOPS = 1000 };
 
 /* One way to get memory and give it back, in a tight loop on one stream, with no work between. */
 typedef struct way {
@@ -108,51 +107,6 @@ static void warm(void)
 
 /* ---- threads ---- */
 
-typedef struct worker {
-    const way *way;
-    CUcontext context;
-    CUstream stream;
-    pthread_barrier_t *start;
-    double began, ended;
-    size_t loops;
-} worker;
-
-static void *work(void *data)
-{
-    worker *w = data;
-    CU(cu->cuCtxSetCurrent(w->context));
-    for (int i = 0; i < 100; i++) w->way->once(w->way, w->stream);
-    pthread_barrier_wait(w->start);
-    w->began = now();
-    for (size_t i = 0; i < w->loops; i++) w->way->once(w->way, w->stream);
-    w->ended = now();
-    CU(cu->cuStreamSynchronize(w->stream));
-    return NULL;
-}
-
-/* Pairs in a microsecond, of so many threads together, each on a stream of its own. */
-static double throughput(const way *w, CUstream *streams, size_t threads, size_t loops)
-{
-    worker workers[MAX_THREADS];
-    pthread_t ids[MAX_THREADS];
-    pthread_barrier_t start;
-    CUcontext context;
-    CU(cu->cuCtxGetCurrent(&context));
-    MUST(pthread_barrier_init(&start, NULL, (unsigned)threads) == 0);
-    for (size_t i = 0; i < threads; i++) {
-        workers[i] = (worker){.way = w, .context = context, .stream = streams[i], .start = &start, .loops = loops};
-        MUST(pthread_create(&ids[i], NULL, work, &workers[i]) == 0);
-    }
-    double first = INFINITY, last = 0;
-    for (size_t i = 0; i < threads; i++) {
-        pthread_join(ids[i], NULL);
-        if (workers[i].began < first) first = workers[i].began;
-        if (workers[i].ended > last) last = workers[i].ended;
-    }
-    pthread_barrier_destroy(&start);
-    return (double)(threads * loops) / (last - first);
-}
-
 /* The driver's lock, which everything that records an event waits for. */
 static void record(const way *w, CUstream stream)
 {
@@ -162,16 +116,12 @@ static void record(const way *w, CUstream stream)
     CU(cu->cuEventRecord(event, stream));
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
+static double median_of(double *values, size_t count) { return samples_median(&(samples){values, count}); }
 
-static double median_of(double *values, size_t count)
+static void once_of(const void *state, CUstream stream)
 {
-    qsort(values, count, sizeof *values, by_value);
-    return values[count / 2];
+    const way *w = state;
+    w->once(w, stream);
 }
 
 static void threads(void)
@@ -188,7 +138,8 @@ static void threads(void)
     double rates[WAYS + 1][COUNTS][ROUNDS];
     for (int round = 0; round < ROUNDS; round++)
         for (int k = 0; k <= WAYS; k++)
-            for (size_t c = 0; c < COUNTS; c++) rates[k][c][round] = throughput(&ways[k], streams, counts[c], loops);
+            for (size_t c = 0; c < COUNTS; c++)
+                rates[k][c][round] = throughput(once_of, &ways[k], streams, counts[c], loops);
     for (int k = 0; k <= WAYS; k++) {
         double one = median_of(rates[k][0], ROUNDS);
         for (size_t c = 0; c < COUNTS; c++) {
