@@ -370,7 +370,12 @@ static void free_wrapped(wrapped *w, gvmm_stream stream, gvmm_resource *resource
 }
 
 /* How the range is given up, once nobody can get at it through the buffer any more. */
-typedef enum leaving { LEAVE_AFTER_WAITING, LEAVE_AT_ONCE, LEAVE_DEFERRED } leaving;
+typedef enum leaving {
+    LEAVE_AFTER_WAITING,
+    LEAVE_AT_ONCE,
+    LEAVE_DEFERRED,
+    LEAVE_KEPT /* if it can be; else deferred */
+} leaving;
 
 /* Takes the contents out under the lock and gives them up without it. The range goes in every case. */
 static void empty(gvmm_buffer *buffer, gvmm_stream stream, leaving how)
@@ -385,12 +390,12 @@ static void empty(gvmm_buffer *buffer, gvmm_stream stream, leaving how)
     buffer->wrapped = NULL;
     gvmm__unlock(&buffer->lock);
 
-    if (how == LEAVE_DEFERRED && keep_range(buffer, r, stream)) return;
+    if (how == LEAVE_KEPT && keep_range(buffer, r, stream)) return;
     if (was_open) gvmm__account_add(buffer->resource->account, STAT_buffers, -1ull);
     if (w) free_wrapped(w, how == LEAVE_AT_ONCE ? NULL : stream, buffer->resource);
     if (!r) return;
     device *d = &buffer->resource->device;
-    if (how == LEAVE_DEFERRED) {
+    if (how == LEAVE_DEFERRED || how == LEAVE_KEPT) {
         ref_retain(&buffer->refs);
         put_event_back(buffer);
         retire(buffer, r, stream, NULL, NULL);
@@ -431,7 +436,7 @@ static bool is_wrapped(const gvmm_buffer *buffer)
 gvmm_result gvmm_buffer_close_deferred(gvmm_buffer *buffer, gvmm_stream stream)
 {
     if (!buffer) return gvmm__fail(GVMM_E_INVALID, "buffer is NULL");
-    return close_how(buffer, stream, is_wrapped(buffer) ? LEAVE_AFTER_WAITING : LEAVE_DEFERRED);
+    return close_how(buffer, stream, is_wrapped(buffer) ? LEAVE_AFTER_WAITING : LEAVE_KEPT);
 }
 
 gvmm_buffer *gvmm_buffer_retain(gvmm_buffer *buffer)
