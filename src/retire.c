@@ -20,6 +20,7 @@ enum { LANES = 64 };
 
 typedef struct lane {
     retirement *first, **last;
+    bool shared; /* by streams, since it was empty */
 } lane;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows */
@@ -31,6 +32,11 @@ static lane *lane_of(const retirement *r)
 {
     uint64_t key = ((uint64_t)(uintptr_t)r->stream ^ (uint64_t)(uintptr_t)r->device->primary) * 0x9e3779b97f4a7c15u;
     return &lanes[key >> 58]; /* the top 6 bits */
+}
+
+static bool is_of_stream_of(const retirement *r, const retirement *other)
+{
+    return r->stream == other->stream && r->device->primary == other->device->primary;
 }
 
 static uint64_t *count_of(const retirement *r) { return r->event ? &marked : &unmarked; }
@@ -74,7 +80,8 @@ static void enqueue(retirement *r)
 {
     pthread_mutex_lock(&lock);
     lane *l = lane_of(r);
-    if (!l->last || !l->first) l->last = &l->first;
+    if (!l->first) *l = (lane){.last = &l->first};
+    else if (!is_of_stream_of(r, l->first)) l->shared = true;
     r->next = NULL;
     *l->last = r;
     l->last = &r->next;
@@ -133,11 +140,13 @@ static bool is_done(retirement *r)
            CUDA_ERROR_NOT_READY; /* an error: the work will never be done, or is */
 }
 
-/* The first entry of a lane, or the one behind `r`. The worker alone takes entries out, so what it has seen stays. */
-static retirement *next_in(const lane *l, const retirement *r)
+/* The first entry of a lane, or the one behind `r`; NULL also where all that follow wait for `stuck`, so that thousands
+ * in flight cost nothing at every look. The worker alone takes entries out, so what it has seen stays. */
+static retirement *next_in(const lane *l, const retirement *r, const retirement *stuck)
 {
     pthread_mutex_lock(&lock);
-    retirement *next = r ? r->next : l->first;
+    bool rest_is_behind = stuck && stuck->event && !l->shared;
+    retirement *next = rest_is_behind ? NULL : r ? r->next : l->first;
     pthread_mutex_unlock(&lock);
     return next;
 }
@@ -154,8 +163,7 @@ static void take_out(lane *l, retirement *before, retirement *r)
  * about what is marked: that came between two captures, when the worker was busy, and is done all the same. */
 static bool is_behind(const retirement *r, const retirement *stuck)
 {
-    bool same = stuck && r->stream == stuck->stream && r->device->primary == stuck->device->primary;
-    return same && (stuck->event || !r->event);
+    return stuck && is_of_stream_of(r, stuck) && (stuck->event || !r->event);
 }
 
 /* Gives back what is done. Two streams can share a lane: behind an entry that is not done, those of the same stream are
@@ -163,7 +171,7 @@ static bool is_behind(const retirement *r, const retirement *stuck)
 static uint64_t clear_lane(lane *l)
 {
     uint64_t gone = 0;
-    retirement *stuck = NULL, *before = NULL, *r = next_in(l, NULL);
+    retirement *stuck = NULL, *before = NULL, *r = next_in(l, NULL, NULL);
     while (r) {
         retirement *next;
         bool was_marked = r->event != NULL, done = !is_behind(r, stuck) && is_done(r);
@@ -174,13 +182,13 @@ static uint64_t clear_lane(lane *l)
         }
         if (done) {
             take_out(l, before, r);
-            next = next_in(l, before);
+            next = next_in(l, before, stuck);
             give_back(r);
             gone++;
         } else {
             if (!stuck) stuck = r;
             before = r;
-            next = next_in(l, r);
+            next = next_in(l, r, stuck);
         }
         r = next;
     }

@@ -19,7 +19,7 @@ static uint64_t waiting; /* in the list, or being done */
 
 /* How long until the next look at what cannot announce itself, microseconds: longer and longer while nothing
  * happens. */
-enum { FIRST_LOOK = 20, LAST_LOOK = 320 };
+enum { FIRST_LOOK = 20, LAST_LOOK = 160 };
 
 static void pause_for(unsigned microseconds)
 {
