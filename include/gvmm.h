@@ -6,7 +6,11 @@
  *
  * Every function that can fail returns a gvmm_result and then writes its `out` parameters only on
  * GVMM_OK; a failed call has changed nothing. Every function may be called from any thread, unless its
- * comment says otherwise; none needs a current CUDA context, and all leave the current one as it was. */
+ * comment says otherwise; none needs a current CUDA context, and all leave the current one as it was.
+ *
+ * The CUDA driver does not work in a child of fork. There every call that would need it, or a lock, fails with
+ * GVMM_E_NO_DRIVER, figures are 0, and what gives something up (release, free, trim, drain) does nothing, at once: it is
+ * the parent's. */
 #ifndef GVMM_H
 #define GVMM_H
 

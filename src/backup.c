@@ -122,7 +122,6 @@ static gvmm_result get_pages(backup *b)
         b->primary = NULL;
         return gvmm__about(r, "primary context", "of device %d", b->device);
     }
-    b->owner = getpid();
     b->bytes = gvmm__pages_get(b->size);
     if (!b->bytes) return GVMM_E_NO_HOST_MEMORY;
     saved_error before; /* what is missing here is no failure */
@@ -226,10 +225,9 @@ backup *gvmm__backup_retain(backup *b)
 
 bool gvmm__backup_drop(backup *b) { return ref_release(&b->refs); }
 
-/* A forked child has neither the pages nor the threads that fill them. */
 void gvmm__backup_end(backup *b)
 {
-    bool has_pages = b->bytes && b->owner == getpid();
+    bool has_pages = b->bytes != NULL;
     if (has_pages) end_filling(b->fill);
     bool free_of_driver = !b->pinned || unpin(b);
     if (has_pages && free_of_driver) gvmm__pages_put(b->bytes, b->size);

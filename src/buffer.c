@@ -247,6 +247,7 @@ gvmm_result gvmm_buffer_create_with_capacity(gvmm_buffer **out, gvmm_resource *r
     if (!out || !resource) return gvmm__fail(GVMM_E_INVALID, "%s is NULL", out ? "resource" : "out");
     if (capacity == GVMM_CAPACITY_ALL)
         return gvmm__fail(GVMM_E_INVALID, "capacity: GVMM_CAPACITY_ALL is for the options of a resource");
+    if (gvmm__in_child()) return gvmm__fail_in_child();
     size_t rounded = size;
     if (!gvmm__round_up(&rounded, resource->placement->granularity))
         return gvmm__fail(GVMM_E_INVALID, "size: %zu overflows when rounded up", size);
@@ -283,6 +284,7 @@ gvmm_result gvmm_buffer_create(gvmm_buffer **out, gvmm_resource *resource, size_
 
 gvmm_result gvmm__buffer_borrow(range **out, const gvmm_buffer *buffer)
 {
+    if (gvmm__in_child()) return gvmm__fail_in_child();
     gvmm__lock(lock_of(buffer));
     bool open = buffer->open, foreign = buffer->wrapped != NULL;
     range *r = buffer->range ? gvmm__range_retain(buffer->range) : NULL;
@@ -409,6 +411,7 @@ static void empty(gvmm_buffer *buffer, gvmm_stream stream, leaving how)
  * a warning. */
 static gvmm_result close_how(gvmm_buffer *buffer, gvmm_stream stream, leaving how)
 {
+    if (gvmm__in_child()) return gvmm__fail_in_child();
     if (gvmm_buffer_is_closed(buffer)) return GVMM_OK;
     stream = stream ? gvmm__stream_recorded(stream, &buffer->resource->device) : gvmm_buffer_stream(buffer);
     saved_error before;
@@ -472,7 +475,8 @@ static bool keep_at_last(gvmm_buffer *buffer)
 
 void gvmm_buffer_release(gvmm_buffer *buffer)
 {
-    if (!buffer || (!ref_is_single(&buffer->refs) && !ref_release(&buffer->refs))) return;
+    if (!buffer || gvmm__in_child()) return;
+    if (!ref_is_single(&buffer->refs) && !ref_release(&buffer->refs)) return;
     if (keep_at_last(buffer)) return;
     saved_error before; /* what goes wrong from here on is a warning */
     gvmm__error_save(&before);
@@ -548,6 +552,7 @@ gvmm_result gvmm_buffer_wrap(gvmm_buffer **out, gvmm_resource *resource, uint64_
 {
     if (!out || !resource) return gvmm__fail(GVMM_E_INVALID, "%s is NULL", out ? "resource" : "out");
     if (!address || !size) return gvmm__fail(GVMM_E_INVALID, "%s is 0", address ? "size" : "address");
+    if (gvmm__in_child()) return gvmm__fail_in_child();
     wrapped *w = gvmm__alloc(sizeof *w);
     if (!w) return GVMM_E_NO_HOST_MEMORY;
     gvmm_buffer *buffer = new_buffer(resource, gvmm__stream_recorded(stream, &resource->device), 0);

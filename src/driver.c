@@ -159,6 +159,7 @@ static gvmm_result start(void)
         gvmm__fail_driver(GVMM_CALL_cuInit, status);
         return gvmm__about(GVMM_E_NO_DRIVER, "driver", "%s would not start", driver->origin);
     }
+    if (!gvmm__watch_forks()) return gvmm__fail(GVMM_E_NO_HOST_MEMORY, "out of host memory: cannot watch forks");
     gvmm__driver = driver;
     return GVMM_OK;
 }
@@ -166,6 +167,7 @@ static gvmm_result start(void)
 gvmm_result gvmm_driver_get(const gvmm_driver **out)
 {
     if (!out) return gvmm__fail(GVMM_E_INVALID, "out is NULL");
+    if (gvmm__in_child()) return gvmm__fail_in_child();
     pthread_mutex_lock(&lock);
     gvmm_result r = gvmm__driver ? GVMM_OK : start();
     if (!r) *out = gvmm__driver;

@@ -96,6 +96,7 @@ static bool has_tag(const memory *m, int tag)
 /* The account's memory of a tag. */
 static gvmm_result set_of_account(set *out, account *a, int tag)
 {
+    if (gvmm__in_child()) return gvmm__fail_in_child();
     for (size_t room = 64;; room *= 2) {
         member *list = gvmm__alloc(room * sizeof *list);
         if (!list) return GVMM_E_NO_HOST_MEMORY;
@@ -274,6 +275,7 @@ gvmm_result gvmm_resource_prepare_evict(gvmm_resource *resource, size_t bytes)
     size_t whole = bytes;
     if (!gvmm__round_up(&whole, resource->placement->granularity))
         return gvmm__fail(GVMM_E_INVALID, "prepare_evict: %zu bytes are too many", bytes);
+    if (gvmm__in_child()) return gvmm__fail_in_child();
     return gvmm__prepare(&resource->prepared, whole, resource->device.handle, resource->account);
 }
 

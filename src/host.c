@@ -118,6 +118,24 @@ bool gvmm__thread_start(pthread_t *out, void *(*run)(void *), void *data)
     return !is_to_fail() && pthread_create(out, NULL, run, data) == 0;
 }
 
+/* ---- forks ---- */
+
+atomic_bool gvmm__forked;
+
+static void note_child(void) { atomic_store(&gvmm__forked, true); }
+
+bool gvmm__watch_forks(void)
+{
+    static bool watching;
+    if (!watching) watching = !is_to_fail() && pthread_atfork(NULL, NULL, note_child) == 0;
+    return watching;
+}
+
+gvmm_result gvmm__fail_in_child(void)
+{
+    return gvmm__fail(GVMM_E_NO_DRIVER, "the CUDA driver does not work in a child of fork: start processes with exec");
+}
+
 /* ---- locks ---- */
 
 void gvmm__lock_contended(small_lock *lock)

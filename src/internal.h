@@ -79,9 +79,18 @@ uint64_t gvmm__host_available(void);
 /* A thread of ours for a while; false if it cannot be had, and nothing is recorded. */
 bool gvmm__thread_start(pthread_t *out, void *(*run)(void *), void *data);
 
-/* Set by the fault wrapper: true makes the next allocation fail; getting and filling pages and starting threads count
- * as such. */
+/* Set by the fault wrapper: true makes the next allocation fail; getting and filling pages, starting threads and
+ * watching forks count as such. */
 extern bool (*gvmm__host_fault)(void);
+
+/* Is this a child of fork of a process that had a driver? Nothing works there, and a thread that the child does not have
+ * may hold any lock: what would take one fails, and what gives something up leaves it, as it is the parent's. */
+extern atomic_bool gvmm__forked;
+static inline bool gvmm__in_child(void) { return atomic_load_explicit(&gvmm__forked, memory_order_relaxed); }
+gvmm_result gvmm__fail_in_child(void);
+
+/* From now on; false if that cannot be had, and nothing is recorded. Not from two threads at once. */
+bool gvmm__watch_forks(void);
 
 /* A lock for a few loads and stores. Never held across a call. */
 typedef atomic_flag small_lock;
@@ -317,7 +326,6 @@ typedef struct backup {
     job end;              /* for who has it ended by the worker */
     char *bytes;          /* host memory, or NULL */
     size_t size, pinned;  /* bytes; those from the beginning on that are page-locked */
-    pid_t owner;          /* process that has the host memory */
     struct filling *fill; /* what fills the pages while they are pinned; NULL: nothing is left to do, or too little */
     CUdevice device;      /* whose primary context has the memory pinned, and is held for it */
     CUcontext primary;    /* NULL without host memory */
@@ -853,6 +861,7 @@ void gvmm__orders_linger(orders *o, pthread_mutex_t *lock);
 /* The same after waiting for all of it; takes the lock itself. */
 void gvmm__orders_wait(orders *o, pthread_mutex_t *lock);
 void gvmm__orders_end(orders *o);
+
 /* ---- prepare.c: a backup made ahead of an evict ---- */
 
 /* In a slot: a pointer that its owner has set to NULL and that is changed here alone. */

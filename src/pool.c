@@ -290,6 +290,7 @@ static void leave_list(gvmm_pool *pool)
 gvmm_result gvmm_pool_create(gvmm_pool **out, gvmm_resource *resource, const gvmm_pool_options *options)
 {
     if (!out || !resource) return gvmm__fail(GVMM_E_INVALID, "%s is NULL", out ? "resource" : "out");
+    if (gvmm__in_child()) return gvmm__fail_in_child();
     gvmm_pool_options o;
     gvmm_result r = check_options(&o, options);
     if (r) return r;
@@ -361,7 +362,7 @@ static void end_reuse(gvmm_pool *pool)
 
 void gvmm_pool_release(gvmm_pool *pool)
 {
-    if (!pool || !ref_release(&pool->refs)) return;
+    if (!pool || gvmm__in_child() || !ref_release(&pool->refs)) return;
     gvmm_pool_stats now;
     gvmm_pool_get_stats(pool, &now);
     if (now.blocks && !pool->reuse_ended) {
@@ -496,6 +497,7 @@ gvmm_result gvmm_pool_malloc(uint64_t *out, gvmm_pool *pool, size_t size, gvmm_s
 {
     if (!out || !pool) return gvmm__fail(GVMM_E_INVALID, "%s is NULL", out ? "pool" : "out");
     if (size - 1 >= pool->memory) return refuse_size(pool, size); /* 0 too */
+    if (gvmm__in_child()) return gvmm__fail_in_child();
     uint64_t id;
     reusable *e = gvmm__reuse_take(pool->reuse, gvmm__block_round(size), stream, &id);
     pool_block *b = e ? block_of(e) : NULL;
@@ -560,7 +562,7 @@ static gvmm_result refuse_address(const pool_block *b, uint64_t address, unsigne
 gvmm_result gvmm_pool_free(gvmm_pool *pool, uint64_t address, gvmm_stream stream)
 {
     if (!pool) return gvmm__fail(GVMM_E_INVALID, "pool is NULL");
-    if (!address) return GVMM_OK;
+    if (!address || gvmm__in_child()) return GVMM_OK;
     pool_block *b = gvmm__block_at(&pool->heap, address);
     unsigned long long tag = gvmm__block_tag(address, true);
     if (!b || !atomic_compare_exchange_strong_explicit(&b->tag, &tag, gvmm__block_tag(address, false),
@@ -575,7 +577,7 @@ gvmm_result gvmm_pool_free(gvmm_pool *pool, uint64_t address, gvmm_stream stream
 
 size_t gvmm_pool_trim(gvmm_pool *pool, size_t keep)
 {
-    if (!pool) return 0;
+    if (!pool || gvmm__in_child()) return 0;
     gvmm__reuse_trim(pool->reuse, 0);
     lock_pool(pool);
     gvmm__orders_poll(&pool->orders);
@@ -588,6 +590,7 @@ size_t gvmm_pool_trim(gvmm_pool *pool, size_t keep)
 gvmm_result gvmm_pool_set_limit(gvmm_pool *pool, size_t limit)
 {
     if (!pool) return gvmm__fail(GVMM_E_INVALID, "pool is NULL");
+    if (gvmm__in_child()) return gvmm__fail_in_child();
     lock_pool(pool);
     pool->heap.limit = limit ? limit : SIZE_MAX;
     unlock_pool(pool);
@@ -597,7 +600,7 @@ gvmm_result gvmm_pool_set_limit(gvmm_pool *pool, size_t limit)
 void gvmm_pool_get_stats(gvmm_pool *pool, gvmm_pool_stats *out)
 {
     memset(out, 0, sizeof *out);
-    if (!pool) return;
+    if (!pool || gvmm__in_child()) return;
     lock_pool(pool);
     note_peaks(pool, 0, 0);
     read_figures(pool, out);
@@ -607,7 +610,7 @@ void gvmm_pool_get_stats(gvmm_pool *pool, gvmm_pool_stats *out)
 
 void gvmm_pool_reset_peaks(gvmm_pool *pool)
 {
-    if (!pool) return;
+    if (!pool || gvmm__in_child()) return;
     lock_pool(pool);
     pool->live_peak = pool->rounded_peak = 0;
     pool->heap.physical_peak = pool->heap.physical;

@@ -2,13 +2,10 @@
  *
  * The worker pins a piece at a time, and sees to other things in between. An evict takes the backup as far as it has
  * come and pins the rest itself, piece by piece, as it copies; so a failure here is the evict's to repeat, or nobody's. */
-#include <unistd.h>
-
 #include "internal.h"
 
 struct prepared {
     job job;
-    pid_t owner;    /* a forked child has neither pages nor worker, and forgets it */
     backup *backup; /* NULL: taken, or it failed */
     bool queued;    /* the job is the worker's, which comes to see the rest */
     bool pinning;   /* just now */
@@ -18,17 +15,6 @@ struct prepared {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards all slots and what they point to */
 static pthread_cond_t paused = PTHREAD_COND_INITIALIZER; /* one is not being pinned any more */
-
-static void lock_for_fork(void) { pthread_mutex_lock(&lock); }
-static void unlock_after_fork(void) { pthread_mutex_unlock(&lock); }
-
-static void forget_in_child(void)
-{
-    pthread_cond_init(&paused, NULL);
-    pthread_mutex_unlock(&lock);
-}
-
-static void watch_forks(void) { pthread_atfork(lock_for_fork, unlock_after_fork, forget_in_child); }
 
 /* Relaxed, as pinning could disturb a capture. */
 static bool pin_piece(backup *b)
@@ -69,12 +55,12 @@ static void go_on(job *self)
     if (over) gvmm__free(p);
 }
 
-/* Out of its slot, or NULL if it has none of this process. With the lock held. */
+/* Out of its slot, or NULL if there is none. With the lock held. */
 static prepared *take_out(prepared **slot)
 {
     prepared *p = *slot;
     *slot = NULL;
-    return p && p->owner == getpid() ? p : NULL;
+    return p;
 }
 
 /* It has been taken out. What takes long is the worker's. */
@@ -92,7 +78,7 @@ static gvmm_result make(prepared **out, size_t bytes, CUdevice device, account *
 {
     prepared *p = gvmm__alloc(sizeof *p);
     if (!p) return GVMM_E_NO_HOST_MEMORY;
-    *p = (prepared){.job = {.run = go_on}, .owner = getpid(), .queued = true};
+    *p = (prepared){.job = {.run = go_on}, .queued = true};
     gvmm_result r = gvmm__backup_create(&p->backup, bytes, NULL, device, a);
     if (r) {
         gvmm__free(p);
@@ -112,15 +98,13 @@ static bool is_there(prepared **slot, size_t bytes)
 {
     pthread_mutex_lock(&lock);
     const prepared *p = *slot;
-    bool there = p && p->owner == getpid() && p->backup && p->backup->size == bytes;
+    bool there = p && p->backup && p->backup->size == bytes;
     pthread_mutex_unlock(&lock);
     return there;
 }
 
 gvmm_result gvmm__prepare(prepared **slot, size_t bytes, CUdevice device, account *a)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, watch_forks);
     prepared *p = NULL;
     if (bytes) {
         if (is_there(slot, bytes)) return GVMM_OK;

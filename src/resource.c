@@ -95,7 +95,7 @@ static void end_reuse(gvmm_resource *resource)
  * longer. */
 void gvmm_resource_release(gvmm_resource *resource)
 {
-    if (!resource) return;
+    if (!resource || gvmm__in_child()) return;
     bool last = atomic_fetch_sub(&resource->users, 1) == 1;
     if (last && resource->reuse) end_reuse(resource);
     gvmm__resource_unhold(resource);
@@ -146,12 +146,14 @@ bool gvmm__make_room(int device)
 
 size_t gvmm_resource_trim(gvmm_resource *resource, size_t keep)
 {
-    return resource && resource->reuse ? gvmm__reuse_trim(resource->reuse, keep) : 0;
+    bool keeps = resource && resource->reuse && !gvmm__in_child();
+    return keeps ? gvmm__reuse_trim(resource->reuse, keep) : 0;
 }
 
 gvmm_result gvmm_resource_deallocate(gvmm_resource *resource, uint64_t address, size_t size, gvmm_stream stream)
 {
     if (!resource) return gvmm__fail(GVMM_E_INVALID, "resource is NULL");
+    if (gvmm__in_child()) return gvmm__fail_in_child();
     if (stream) {
         if (gvmm__stream_check(stream) == GVMM_E_CAPTURING) return GVMM_E_CAPTURING;
         gvmm__stream_wait(gvmm__stream_recorded(stream, &resource->device), &resource->device, address);
@@ -179,6 +181,7 @@ static void add_reuse(gvmm_stats *out, reuse *of)
 void gvmm_get_stats(const gvmm_resource *resource, gvmm_stats *out)
 {
     memset(out, 0, sizeof *out);
+    if (gvmm__in_child()) return;
     gvmm__account_read(resource ? resource->account : NULL, out);
     if (!resource) {
         out->driver_calls = atomic_load(&gvmm__driver_calls);

@@ -226,7 +226,7 @@ static worker_need poll_lanes(void)
  * waited for: that may be the caller's own. */
 void gvmm_drain(void)
 {
-    while (!gvmm__on_worker()) {
+    while (!gvmm__on_worker() && !gvmm__in_child()) {
         uint64_t seen = gvmm__worker_progress();
         pthread_mutex_lock(&lock);
         bool done = marked == 0;
@@ -246,21 +246,7 @@ uint64_t gvmm__retire_waiting(void)
     return n;
 }
 
-/* In a forked child, which has nothing to give back. */
-static void forget_in_child(void)
-{
-    for (size_t i = 0; i < LANES; i++) lanes[i] = (lane){0};
-    marked = unmarked = 0;
-    pthread_mutex_unlock(&lock);
-}
-static void lock_for_fork(void) { pthread_mutex_lock(&lock); }
-static void unlock_after_fork(void) { pthread_mutex_unlock(&lock); }
-
-static void tell_worker(void)
-{
-    pthread_atfork(lock_for_fork, unlock_after_fork, forget_in_child);
-    gvmm__worker_poll(poll_lanes);
-}
+static void tell_worker(void) { gvmm__worker_poll(poll_lanes); }
 
 static bool start(void)
 {

@@ -54,7 +54,6 @@ struct reuse {
 static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows. Taken before a cache's */
 static reuse *all;
 static uint64_t last_serial;
-static atomic_bool forked; /* a child has no driver, and another thread's lock may be held for ever */
 static pthread_key_t at_thread_end;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static _Thread_local front *mine;
@@ -128,6 +127,7 @@ static void drop_reference(front *f)
 static void thread_ends(void *unused)
 {
     (void)unused;
+    if (gvmm__in_child()) return;
     pthread_mutex_lock(&all_lock); /* no cache ends meanwhile */
     while (mine) {
         front *f = mine;
@@ -313,7 +313,6 @@ reusable *gvmm__reuse_take(reuse *u, size_t size, gvmm_stream stream, uint64_t *
 {
     *stream_id = 0;
     if (!stream && u->device->ordinal >= 0) stream = GVMM_STREAM_LEGACY;
-    if (atomic_load_explicit(&forked, memory_order_relaxed)) return NULL;
     if (has_work(u, stream) && is_capturing(u, stream)) return NULL;
     uint64_t id = *stream_id = number_of(u, stream);
     front *f = front_of(u);
@@ -408,7 +407,7 @@ static bool put_slowly(reuse *u, front *f, reusable *e)
 
 bool gvmm__reuse_put(reuse *u, reusable *e)
 {
-    if (e->size > u->limit || atomic_load_explicit(&forked, memory_order_relaxed)) return false;
+    if (e->size > u->limit) return false;
     front *f = front_of(u);
     if (!f || !mark_end(u, e)) return false;
     gvmm__lock(&f->lock);
@@ -439,7 +438,6 @@ size_t gvmm__reuse_trim(reuse *u, size_t keep)
 {
     reusable *victims = NULL;
     size_t bytes = 0;
-    if (atomic_load(&forked)) return 0;
     begin_dropping(u);
     pthread_mutex_lock(&u->lock);
     bring_down(u, keep, NULL, &victims);
@@ -465,7 +463,6 @@ bool gvmm__reuse_trim_all(void)
 {
     bool any = false;
     uint64_t serial = 0;
-    if (atomic_load(&forked)) return false;
     for (reuse *u = next_cache(0); u; u = next_cache(serial)) {
         serial = u->serial;
         any |= gvmm__reuse_trim(u, 0) != 0;
@@ -476,19 +473,7 @@ bool gvmm__reuse_trim_all(void)
 
 /* ---- beginning and end ---- */
 
-static void lock_for_fork(void) { pthread_mutex_lock(&all_lock); }
-static void unlock_after_fork(void) { pthread_mutex_unlock(&all_lock); }
-static void forget_in_child(void)
-{
-    atomic_store(&forked, true);
-    pthread_mutex_unlock(&all_lock);
-}
-
-static void start(void)
-{
-    pthread_key_create(&at_thread_end, thread_ends);
-    pthread_atfork(lock_for_fork, unlock_after_fork, forget_in_child);
-}
+static void start(void) { pthread_key_create(&at_thread_end, thread_ends); }
 
 gvmm_result gvmm__reuse_create(reuse **out, device *d, size_t limit, bool streams_outlive, void (*drop)(reusable *))
 {
@@ -531,7 +516,6 @@ static void read_one(reuse_figures *out, reuse *u)
 void gvmm__reuse_read(reuse_figures *out, reuse *of)
 {
     *out = (reuse_figures){0};
-    if (atomic_load(&forked)) return;
     if (of) {
         read_one(out, of);
         return;
@@ -566,7 +550,6 @@ void gvmm__reuse_end(reuse *u, reuse_figures *last)
 {
     reusable *victims = NULL;
     *last = (reuse_figures){0};
-    if (atomic_load(&forked)) return;
     pthread_mutex_lock(&all_lock);
     reuse **at = &all;
     while (*at && *at != u) at = &(*at)->next;

@@ -241,7 +241,7 @@ void gvmm_export_contents(const gvmm_export *e, gvmm_shared *out)
 
 void gvmm_export_release(gvmm_export *e)
 {
-    if (!e) return;
+    if (!e || gvmm__in_child()) return;
     while (e->count) gvmm__handout_release(e->handouts[--e->count]);
     range *r = e->range;
     gvmm__free(e);
@@ -276,6 +276,7 @@ static gvmm_result find_base(importer *i, range *have)
 
 gvmm_result gvmm__importer_begin(importer *out, gvmm_resource *resource, void *bytes, size_t size, range *have)
 {
+    if (gvmm__in_child()) return gvmm__fail_in_child();
     *out = (importer){.resource = resource, .bytes = bytes, .reached = -1, .asked = -1};
     gvmm_result r = gvmm__wire_read(&out->head, bytes, size);
     size_t granularity = resource->placement->granularity;

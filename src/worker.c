@@ -2,8 +2,7 @@
  * waited for.
  *
  * It starts with the first thing that may need it, so that handing over cannot fail, and lives as long as the process.
- * At exit it is simply gone: the driver takes back what is left. A forked child has no thread and nothing to do, as the
- * driver refuses every call there. */
+ * At exit it is simply gone: the driver takes back what is left. */
 #include <time.h>
 
 #include "internal.h"
@@ -65,29 +64,13 @@ static void *work(void *unused)
     return NULL;
 }
 
-static void lock_for_fork(void) { pthread_mutex_lock(&lock); }
-static void unlock_after_fork(void) { pthread_mutex_unlock(&lock); }
-
-static void forget_in_child(void)
-{
-    running = false;
-    first = NULL;
-    last = &first;
-    waiting = 0;
-    pthread_cond_init(&arrived, NULL);
-    pthread_cond_init(&progressed, NULL);
-    pthread_mutex_unlock(&lock);
-}
-
 static gvmm_result start_locked(void)
 {
-    static bool registered;
     if (running) return GVMM_OK;
     pthread_t thread;
     if (!gvmm__thread_start(&thread, work, NULL)) return gvmm__fail(GVMM_E_NO_HOST_MEMORY, "cannot start a thread");
     pthread_detach(thread);
     running = true;
-    if (!registered) registered = pthread_atfork(lock_for_fork, unlock_after_fork, forget_in_child) == 0;
     return GVMM_OK;
 }
 

@@ -259,6 +259,11 @@ START_TEST(a_driver_that_does_not_start)
     ck_names("cuInit");
     ck_names("CUDA_ERROR_NO_DEVICE");
     ck_names("broken driver");
+    const gvmm_driver *driver = NULL;
+    ck_ok(gvmm_faults_set_text("malloc:1"));
+    ck_fails(gvmm_driver_get(&driver), GVMM_E_NO_HOST_MEMORY);
+    ck_names("forks");
+    ck_assert_ptr_null(driver);
     ck_ok(gvmm_resource_create(&out, 0, NULL)); /* and the next time it does */
     gvmm_resource_release(out);
     ck_ok(gvmm_faults_set(NULL));
