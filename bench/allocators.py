@@ -14,7 +14,7 @@ from typing import Any
 
 import traces
 from lines import median, quantile, rounded
-from peers import Library, Missing, need, need_torch, new_pool, torch_settings
+from peers import Library, Missing, need, need_torch, torch_settings
 
 
 class Allocator:
@@ -69,7 +69,7 @@ class GvmmPool(OfGvmm):
 
     def __init__(self) -> None:
         super().__init__()
-        self._pool = new_pool(self._gvmm)
+        self._pool = self._gvmm.Pool(0)
 
     def malloc(self, size: int, stream: Any) -> int:
         return int(self._pool.malloc(size, stream))

@@ -236,31 +236,32 @@ class BufferInPython(Peer):
         return run
 
 
-def new_pool(gvmm: Any) -> Any:
-    """gvmm's pool on device 0: malloc(size, stream), free(address, stream), stats()."""
-    if not hasattr(gvmm, "Pool"):
-        raise Missing("this gvmm has no Pool")
-    return gvmm.Pool(0)
-
-
 class PoolInPython(Peer):
+    """malloc(size, stream), free(address, stream); the stream by its number, as the others take it."""
+
     name = "gvmm_pool"
     home = "gvmm"
+    streams_outlive = False
 
     def __init__(self) -> None:
         super().__init__()
         gvmm = need("gvmm")
-        self._pool = new_pool(gvmm)
+        self._pool = gvmm.Pool(0, streams_outlive=self.streams_outlive)
         self._stream = gvmm.Stream(0)
 
     def loop(self, size: int) -> Loop:
-        malloc, free, stream = self._pool.malloc, self._pool.free, self._stream
+        malloc, free, stream = self._pool.malloc, self._pool.free, self._stream.handle
 
         def run(n: int) -> None:
             for _ in repeat(None, n):
                 free(malloc(size, stream), stream)
 
         return run
+
+
+class PoolOutlivedInPython(PoolInPython):
+    name = "gvmm_pool_outlived"
+    streams_outlive = True
 
 
 # ---- Python: others ----
@@ -477,6 +478,7 @@ PEERS: dict[str, type[Peer]] = {
         Nothing,
         BufferInPython,
         PoolInPython,
+        PoolOutlivedInPython,
         Torch,
         TorchExpandable,
         CuPyPool,
