@@ -3,7 +3,6 @@
 
 #include <getopt.h>
 #include <math.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -172,54 +171,6 @@ void interleave(samples *out, const side *sides, size_t count, size_t n, size_t 
         for (size_t k = 0; k < count; k++) run_batch(&out[k], &sides[k], batch);
         for (size_t k = count; k-- > 0;) run_batch(&out[k], &sides[k], batch);
     }
-}
-
-/* ---- threads ---- */
-
-typedef struct worker {
-    pair_fn once;
-    const void *state;
-    CUcontext context;
-    CUstream stream;
-    pthread_barrier_t *start;
-    double began, ended;
-    size_t loops;
-} worker;
-
-static void *work(void *data)
-{
-    worker *w = data;
-    CU(cu->cuCtxSetCurrent(w->context));
-    for (int i = 0; i < 100; i++) w->once(w->state, w->stream);
-    pthread_barrier_wait(w->start);
-    w->began = now();
-    for (size_t i = 0; i < w->loops; i++) w->once(w->state, w->stream);
-    w->ended = now();
-    CU(cu->cuStreamSynchronize(w->stream));
-    return NULL;
-}
-
-double throughput(pair_fn once, const void *state, CUstream *streams, size_t threads, size_t loops)
-{
-    worker workers[MAX_THREADS];
-    pthread_t ids[MAX_THREADS];
-    pthread_barrier_t start;
-    CUcontext context;
-    CU(cu->cuCtxGetCurrent(&context));
-    MUST(pthread_barrier_init(&start, NULL, (unsigned)threads) == 0);
-    for (size_t i = 0; i < threads; i++) {
-        workers[i] = (worker){
-            .once = once, .state = state, .context = context, .stream = streams[i], .start = &start, .loops = loops};
-        MUST(pthread_create(&ids[i], NULL, work, &workers[i]) == 0);
-    }
-    double first = INFINITY, last = 0;
-    for (size_t i = 0; i < threads; i++) {
-        pthread_join(ids[i], NULL);
-        if (workers[i].began < first) first = workers[i].began;
-        if (workers[i].ended > last) last = workers[i].ended;
-    }
-    pthread_barrier_destroy(&start);
-    return (double)(threads * loops) / (last - first);
 }
 
 /* ---- figures ---- */

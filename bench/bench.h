@@ -1,6 +1,7 @@
 /* What the benchmarks share: two sides timed in turn, figures as JSON lines, and the same calls by hand.
  *
- * bench.c measures and reports, raw.c is the other side: what a careful program does without gvmm. */
+ * bench.c measures and reports, threads.c does so from several threads, raw.c is the other side: what a careful program
+ * does without gvmm. */
 #ifndef GVMM_BENCH_H
 #define GVMM_BENCH_H
 
@@ -75,13 +76,6 @@ enum { MAX_SIDES = 4 };
  * takes long: once each, and nothing before it. */
 void interleave(samples *out, const side *sides, size_t count, size_t n, size_t batch);
 
-/* What a thread does again and again, on its stream. */
-typedef void (*pair_fn)(const void *state, CUstream stream);
-
-/* Operations in a microsecond, of so many threads together (at most MAX_THREADS), each on a stream of its own. */
-enum { MAX_THREADS = 8 };
-double throughput(pair_fn once, const void *state, CUstream *streams, size_t threads, size_t loops);
-
 /* ---- figures ---- */
 
 typedef struct figure {
@@ -104,6 +98,27 @@ void report_least(const char *name, size_t size, size_t chunks, double value, do
                   const char *unit);
 
 void report_skip(const char *name, size_t size, size_t chunks, const char *why);
+
+/* ---- threads.c ---- */
+
+/* What a thread does again and again, on its stream. */
+typedef void (*pair_fn)(const void *state, CUstream stream);
+enum { MAX_THREADS = 8 };
+
+/* Microseconds from the first start to the last end of `count` threads, each on its stream and its processor, those of
+ * number `first` on, in the caller's context. */
+double threads_time(pair_fn once, const void *state, const CUstream *streams, size_t first, size_t count, size_t loops);
+
+/* The same of one thread at a time, the mean over the first `count` processors: one may be twice as fast as another. */
+double threads_time_alone(pair_fn once, const void *state, const CUstream *streams, size_t count, size_t loops);
+
+/* The throughput of 2, 4 and 8 threads, and of the same ones alone; `target`: at least so many times as much of eight. */
+void report_threads(const char *what, pair_fn once, const void *state, const CUstream *streams, size_t size,
+                    double target);
+
+/* MAX_THREADS streams, which must outlive what is measured. */
+void threads_streams_make(CUstream *streams);
+void threads_streams_end(const CUstream *streams);
 
 /* ---- raw.c: by hand ---- */
 

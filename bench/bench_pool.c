@@ -192,39 +192,16 @@ static void pair_of(const void *state, CUstream stream)
     give(w, take(w, w->size, stream), stream);
 }
 
-static double median_throughput(const way *w, CUstream *streams, size_t count, size_t loops)
-{
-    enum { ROUNDS = 9 };
-    samples s = {malloc(ROUNDS * sizeof(double)), ROUNDS};
-    MUST(s.us);
-    for (int i = 0; i < ROUNDS; i++) s.us[i] = throughput(pair_of, w, streams, count, loops);
-    double median = samples_median(&s);
-    samples_free(&s);
-    return median;
-}
-
 static void threads(void)
 {
-    static const size_t counts[] = {1, 2, 4, 8};
     way ways[WAYS];
     CUstream streams[MAX_THREADS];
-    for (int i = 0; i < MAX_THREADS; i++) CU(cu->cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING));
+    threads_streams_make(streams);
     make_ways(ways, 65536, NULL);
-    for (int k = 0; k < WAYS; k++) {
-        double one = NAN;
-        for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
-            double rate = median_throughput(&ways[k], streams, counts[c], bench_quick ? 2000 : 50000);
-            char name[64];
-            snprintf(name, sizeof name, "threads_%zu_%s", counts[c], ways[k].name);
-            report_value(name, 0, rate, NAN, NAN, "pairs in a microsecond");
-            if (c == 0) one = rate;
-            snprintf(name, sizeof name, "threads_%zu_%s_over_1", counts[c], ways[k].name);
-            double target = k != DRIVER && counts[c] == 8 ? 6 : NAN;
-            if (c) report_least(name, 65536, 0, rate / one, NAN, target, "times the throughput of one");
-        }
-    }
+    for (int k = 0; k < WAYS; k++)
+        report_threads(ways[k].name, pair_of, &ways[k], streams, 65536, k == OUTLIVE ? 6 : NAN);
     end_ways(ways);
-    for (int i = 0; i < MAX_THREADS; i++) CU(cu->cuStreamDestroy(streams[i]));
+    threads_streams_end(streams);
 }
 
 int main(int argc, char **argv)

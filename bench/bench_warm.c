@@ -116,8 +116,6 @@ static void record(const way *w, CUstream stream)
     CU(cu->cuEventRecord(event, stream));
 }
 
-static double median_of(double *values, size_t count) { return samples_median(&(samples){values, count}); }
-
 static void once_of(const void *state, CUstream stream)
 {
     const way *w = state;
@@ -126,34 +124,15 @@ static void once_of(const void *state, CUstream stream)
 
 static void threads(void)
 {
-    enum { ROUNDS = 9 };
     way ways[WAYS + 1];
-    CUstream streams[MAX_THREADS]; /* which outlive the resources */
-    for (int i = 0; i < MAX_THREADS; i++) CU(cu->cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING));
+    CUstream streams[MAX_THREADS];
+    threads_streams_make(streams);
     make_ways(ways, 2 * MiB, NULL);
     ways[WAYS] = (way){.name = "cuEventRecord", .once = record};
-    size_t loops = bench_quick ? 2000 : 50000;
-    static const size_t counts[] = {1, 2, 4, 8};
-    enum { COUNTS = sizeof counts / sizeof *counts };
-    double rates[WAYS + 1][COUNTS][ROUNDS];
-    for (int round = 0; round < ROUNDS; round++)
-        for (int k = 0; k <= WAYS; k++)
-            for (size_t c = 0; c < COUNTS; c++)
-                rates[k][c][round] = throughput(once_of, &ways[k], streams, counts[c], loops);
-    for (int k = 0; k <= WAYS; k++) {
-        double one = median_of(rates[k][0], ROUNDS);
-        for (size_t c = 0; c < COUNTS; c++) {
-            double rate = median_of(rates[k][c], ROUNDS);
-            char name[64];
-            snprintf(name, sizeof name, "threads_%zu_%s", counts[c], ways[k].name);
-            report_value(name, 0, rate, NAN, NAN, "pairs in a microsecond");
-            snprintf(name, sizeof name, "threads_%zu_%s_over_1", counts[c], ways[k].name);
-            double target = k == OUTLIVE && counts[c] == 8 ? 6 : NAN;
-            if (c) report_least(name, 2 * MiB, 0, rate / one, NAN, target, "times the throughput of one");
-        }
-    }
+    for (int k = 0; k <= WAYS; k++)
+        report_threads(ways[k].name, once_of, &ways[k], streams, 2 * MiB, k == OUTLIVE ? 6 : NAN);
     end_ways(ways);
-    for (int i = 0; i < MAX_THREADS; i++) CU(cu->cuStreamDestroy(streams[i]));
+    threads_streams_end(streams);
 }
 
 int main(int argc, char **argv)

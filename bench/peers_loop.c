@@ -1,9 +1,7 @@
 /* The loops of bench_peers.py that run without Python between the calls: a shared library, called through ctypes.
  *
  * As in the other benchmarks a failing call ends the program (the worker that loaded this), with the reason on standard
- * error; what is only too large for the device is refused with a reason. One thread at a time, but for what
- * peers_threads starts. */
-#include <pthread.h>
+ * error; what is only too large for the device is refused with a reason. One thread at a time. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/types.h>
@@ -216,61 +214,35 @@ PEERS_API int peers_sample(const char *side, pluggable_malloc get, pluggable_fre
 typedef struct crew {
     round_fn round;
     work work;
-    size_t rounds;
-    pthread_barrier_t ready;
 } crew;
 
-typedef struct member {
-    crew *crew;
-    pthread_t thread;
-    CUstream stream;   /* made by the first that has this place, and kept: pools are promised that */
-    double start, end; /* its own, as whoever waits for it may be woken late */
-} member;
-
-static void *run_member(void *state)
+static void round_of_crew(const void *state, CUstream on)
 {
-    member *m = state;
-    crew *c = m->crew;
+    const crew *c = state;
     work w = c->work;
-    CU(cu->cuCtxSetCurrent(context));
-    if (!m->stream) m->stream = peers_new_stream();
-    w.stream = m->stream;
+    w.stream = on;
     c->round(&w);
-    pthread_barrier_wait(&c->ready);
-    m->start = now();
-    for (size_t i = 0; i < c->rounds; i++) c->round(&w);
-    m->end = now();
-    CU(cu->cuStreamSynchronize(w.stream));
-    return NULL;
 }
 
-enum { MOST_THREADS = 64 };
-
-/* Times `rounds` rounds in each of `threads` threads, each on a stream of its own.
+/* Times `rounds` rounds in each of `threads` threads, at most MAX_THREADS, each on a stream and a processor of its own.
  *
- * us       time from the first start to the last end, over the rounds of all: microseconds.
+ * us       time from the first start to the last end, over the rounds of all: microseconds. Of one thread: the mean over
+ *          all those processors, as one may be twice as fast as another.
  * Returns  as peers_sample. */
 PEERS_API int peers_threads(const char *side, pluggable_malloc get, pluggable_free give, size_t size, size_t rounds,
                             size_t threads, double *us)
 {
-    crew c = {.round = round_of(side), .work = {size, NULL, get, give}, .rounds = rounds};
+    static CUstream streams[MAX_THREADS]; /* kept: pools are promised that */
+    crew c = {round_of(side), {size, NULL, get, give}};
     if (!c.round) return refuse("this gvmm has no such side");
-    if (threads < 1 || threads > MOST_THREADS) return refuse("no such number of threads");
+    if (threads < 1 || threads > MAX_THREADS) return refuse("no such number of threads");
     if (!fits(threads * size)) return refuse("does not fit in device memory");
-    static member members[MOST_THREADS];
-    MUST(pthread_barrier_init(&c.ready, NULL, (unsigned)threads) == 0);
-    for (size_t i = 0; i < threads; i++) {
-        members[i].crew = &c;
-        MUST(pthread_create(&members[i].thread, NULL, run_member, &members[i]) == 0);
-    }
-    double start = 0, end = 0;
-    for (size_t i = 0; i < threads; i++) {
-        MUST(pthread_join(members[i].thread, NULL) == 0);
-        if (i == 0 || members[i].start < start) start = members[i].start;
-        if (i == 0 || members[i].end > end) end = members[i].end;
-    }
-    *us = (end - start) / (double)(rounds * threads);
-    pthread_barrier_destroy(&c.ready);
+    CU(cu->cuCtxSetCurrent(context));
+    for (size_t i = 0; i < MAX_THREADS; i++)
+        if (!streams[i]) streams[i] = peers_new_stream();
+    double took = threads == 1 ? threads_time_alone(round_of_crew, &c, streams, MAX_THREADS, rounds)
+                               : threads_time(round_of_crew, &c, streams, 0, threads, rounds);
+    *us = took / (double)(rounds * threads);
     return 0;
 }
 
