@@ -11,6 +11,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows 
 static pthread_cond_t arrived = PTHREAD_COND_INITIALIZER;
 static pthread_cond_t progressed = PTHREAD_COND_INITIALIZER;
 static bool running, woken;
+static bool idle; /* waits without an end of its own */
 static worker_need (*poll)(void);
 static uint64_t progress; /* rounds of the loop */
 static job *first, **last = &first;
@@ -58,8 +59,10 @@ static void *work(void *unused)
         pthread_cond_broadcast(&progressed);
         if (first || woken) continue;
         pause = need == WORKER_SOON && idle_before ? (pause < LAST_LOOK ? pause * 2 : LAST_LOOK) : FIRST_LOOK;
-        if (need == WORKER_IDLE) pthread_cond_wait(&arrived, &lock);
+        idle = need == WORKER_IDLE;
+        if (idle) pthread_cond_wait(&arrived, &lock);
         else pause_for(pause);
+        idle = false;
     }
     return NULL;
 }
@@ -112,7 +115,7 @@ void gvmm__worker_wake(void)
 {
     pthread_mutex_lock(&lock);
     woken = true;
-    pthread_cond_signal(&arrived);
+    if (idle) pthread_cond_signal(&arrived); /* else it will look soon, and waking a thread takes microseconds */
     pthread_mutex_unlock(&lock);
 }
 
