@@ -52,6 +52,7 @@ static gvmm_result check_values(const gvmm_options *o)
     if (o->optional &
         ~(unsigned)(GVMM_OPTIONAL_RDMA | GVMM_OPTIONAL_FABRIC | GVMM_OPTIONAL_HANDLE | GVMM_OPTIONAL_PEERS))
         return bad("optional", (long long)o->optional);
+    if (o->tag == GVMM_TAG_ANY) return bad("tag", o->tag);
     if (o->ahead_count > 1 << 20) return bad("ahead_count", (long long)o->ahead_count);
     return GVMM_OK;
 }
@@ -65,7 +66,9 @@ static gvmm_result check_together(const gvmm_options *o)
         return gvmm__fail(GVMM_E_UNSUPPORTED,
                           "option handle_type: win32 needs security attributes, which gvmm does not take");
     if (o->location == GVMM_LOCATION_HOST && o->handle_type != GVMM_HANDLE_NONE)
-        return gvmm__fail(GVMM_E_INVALID, "option location: host memory cannot be exported, it needs handle_type=None");
+        return gvmm__fail(
+            GVMM_E_INVALID,
+            "option location: host memory cannot be exported: GVMM_HANDLE_NONE (Python: handle_type=None)");
     if ((o->stripe_count || o->ahead_count) && !o->chunk_size)
         return gvmm__fail(GVMM_E_INVALID, "option %s needs a chunk_size", o->stripe_count ? "stripe" : "ahead_count");
     if (o->stripe_count && !on_device(o))

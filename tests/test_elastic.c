@@ -1084,6 +1084,10 @@ START_TEST(options_that_contradict_each_other)
     options.chunk_size = SIZE_MAX;
     ck_fails(gvmm_resource_create(&none, 0, &options), GVMM_E_INVALID);
     ck_names("chunk_size");
+    options = defaults();
+    options.tag = GVMM_TAG_ANY;
+    ck_fails(gvmm_resource_create(&none, 0, &options), GVMM_E_INVALID);
+    ck_names("tag");
     ck_assert_ptr_null(none);
 }
 END_TEST
