@@ -122,8 +122,9 @@ class VirtualMemoryResourceOptions:
         for name in ("addr_hint", "addr_align", "chunk_size", "ahead_count", "reuse_limit"):
             _address(name, getattr(self, name))
         _capacity(self.capacity)
-        if not -(1 << 31) < operator.index(self.tag) < 1 << 31:
-            raise ValueError(f"tag must be between -2**31 + 1 and 2**31 - 1, not {self.tag!r}")
+        for name in ("numa_node", "tag"):
+            if not -(1 << 31) < _integer(name, getattr(self, name)) < 1 << 31:
+                raise ValueError(f"{name} must be between -2**31 + 1 and 2**31 - 1, not {getattr(self, name)!r}")
         for name in ("peers", "stripe"):
             given = getattr(self, name)
             ordinals = (given,) if hasattr(given, "__index__") else given
@@ -141,8 +142,15 @@ def _number(options: VirtualMemoryResourceOptions, name: str) -> int:
     raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, not {value!r}")
 
 
+def _integer(name: str, value: int) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an integer, not {value!r}") from None
+
+
 def _address(name: str, value: int | None) -> int:
-    number = operator.index(value or 0)
+    number = _integer(name, value or 0)
     if not 0 <= number < 1 << 64:
         raise ValueError(f"{name} must fit in 64 bits, not be {value!r}")
     return number

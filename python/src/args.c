@@ -43,7 +43,10 @@ bool take_size(PyObject *object, size_t *out)
     if (!number) return false;
     *out = PyLong_AsSize_t(number);
     Py_DECREF(number);
-    return *out != (size_t)-1 || !PyErr_Occurred();
+    if (*out != (size_t)-1 || !PyErr_Occurred()) return true;
+    if (PyErr_ExceptionMatches(PyExc_OverflowError))
+        PyErr_Format(PyExc_OverflowError, "a size must be between 0 and 2**64 - 1, not %R", object);
+    return false;
 }
 
 bool take_address(PyObject *object, uint64_t *out)

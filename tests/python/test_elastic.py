@@ -77,6 +77,7 @@ OLD = [
         ("chunk_size", [-1, 1 << 64]),
         ("ahead_count", [-1]),
         ("tag", [-(1 << 31), 1 << 31]),
+        ("numa_node", [-(1 << 31), 1 << 31]),
         ("optional", ["everything", ("rdma", "x")]),
     ],
 )
@@ -84,6 +85,15 @@ def test_values_that_are_not_allowed(name, values):
     for value in values:
         with pytest.raises(ValueError, match=name):
             VirtualMemoryResource(0, {name: value})
+
+
+def test_options_of_another_type_are_named():
+    for name in ("addr_align", "capacity", "chunk_size", "numa_node", "reuse_limit", "tag"):
+        with pytest.raises(TypeError, match=f"{name} must be an integer, not 1.5"):
+            VirtualMemoryResourceOptions(**{name: 1.5})
+    for size in (-1, 1 << 64):
+        with pytest.raises(OverflowError, match=f"not {size}"):
+            VirtualMemoryResource(0).allocate(size)
 
 
 def test_options_that_contradict_each_other():
