@@ -51,11 +51,13 @@ static void serve(const char *path, size_t bytes)
     write_words(gvmm_buffer_address(weights), gvmm_buffer_size(weights), 42);
     int listener = open_socket(path, true);
     printf("serving                 %zu MiB\n", gvmm_buffer_size(weights) / MiB);
-    for (int client; (client = accept4(listener, NULL, NULL, SOCK_CLOEXEC)) >= 0 || errno == EINTR;) {
+    for (int client; (client = accept(listener, NULL, NULL)) >= 0 || errno == EINTR;) {
         pthread_t thread;
         if (client >= 0 && pthread_create(&thread, NULL, serve_client, (void *)(intptr_t)client)) close(client);
         else if (client >= 0) pthread_detach(thread);
     }
+    perror("accept");
+    exit(1);
 }
 
 static void use(const char *path)
@@ -87,6 +89,8 @@ static error_t parse(int key, char *value, struct argp_state *state)
 {
     arguments *a = state->input;
     if (key == 'm') a->mib = strtoul(value, NULL, 10);
+    else if (key == ARGP_KEY_ARG && state->arg_num == 0 && strcmp(value, "serve") && strcmp(value, "use"))
+        argp_error(state, "%s is neither serve nor use", value);
     else if (key == ARGP_KEY_ARG && state->arg_num < 2) a->words[state->arg_num] = value;
     else if (key == ARGP_KEY_ARG || (key == ARGP_KEY_END && state->arg_num < 2)) argp_usage(state);
     else return ARGP_ERR_UNKNOWN;
@@ -102,7 +106,6 @@ int main(int argc, char **argv)
     setlinebuf(stdout);
     open_device();
     if (strcmp(a.words[0], "serve") == 0) serve(a.words[1], a.mib * MiB);
-    else if (strcmp(a.words[0], "use") == 0) use(a.words[1]);
-    else argp_help(&parser, stderr, ARGP_HELP_USAGE, argv[0]);
+    else use(a.words[1]);
     return 0;
 }
