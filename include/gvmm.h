@@ -4,9 +4,13 @@
  * Needs no CUDA header: a gvmm_stream is a CUstream and a cudaStream_t, a gvmm_graph a CUgraph and a
  * cudaGraph_t. Sizes and offsets are bytes; device addresses are uint64_t.
  *
+ * To begin with: gvmm_resource_create (no options needed), gvmm_buffer_create, gvmm_buffer_grow, gvmm_buffer_close,
+ * gvmm_buffer_release. examples/ has programs; docs/lifetimes.md who holds what.
+ *
  * Every function that can fail returns a gvmm_result and then writes its `out` parameters only on
- * GVMM_OK; a failed call has changed nothing. Every function may be called from any thread, unless its
- * comment says otherwise; none needs a current CUDA context, and all leave the current one as it was.
+ * GVMM_OK; a failed call has changed nothing. What is created has one reference, the caller's, and has one function
+ * that gives it up. Unless its comment says otherwise, every function may be called from any thread, and while streams
+ * capture, whose captures it leaves valid; none needs a current CUDA context, and all leave the current one as it was.
  *
  * The CUDA driver does not work in a child of fork. There every call that would need it, or a lock, fails with
  * GVMM_E_NO_DRIVER, figures are 0, and what gives something up (release, free, trim, drain) does nothing, at once: it is
@@ -86,7 +90,8 @@ typedef struct gvmm_error {
 GVMM_API void gvmm_last_error(gvmm_error *out);
 
 /* What could not be reported by a return value: a driver call that failed while something was given back, or a wait
- * that was left out because it would have destroyed a capture. `error->result` is GVMM_E_CAPTURING for the latter. */
+ * that was left out because it would have destroyed a capture. `error->result` is GVMM_E_CAPTURING for the latter.
+ * `error` and its texts are good until the function returns. */
 typedef void (*gvmm_warning_fn)(void *user, const gvmm_error *error);
 
 /* Sets who is told of warnings, in place of a line on standard error; NULL restores that.
@@ -216,7 +221,7 @@ GVMM_API int gvmm_resource_device(const gvmm_resource *resource);
 GVMM_API size_t gvmm_resource_granularity(const gvmm_resource *resource);
 
 /* The options in force: with the node that GVMM_LOCATION_HOST_NUMA_CURRENT was resolved to, what was got of the
- * optional ones, and `peers` pointing into the resource. */
+ * optional ones, and `peers` and `stripe` pointing into the resource. */
 GVMM_API void gvmm_resource_options(const gvmm_resource *resource, gvmm_options *out);
 
 /* Can the device, can the CPU touch the memory? */
@@ -386,7 +391,7 @@ GVMM_API gvmm_result gvmm_buffer_compose(gvmm_buffer **out, gvmm_resource *resou
                                          size_t count, gvmm_stream stream);
 
 /* A ring: the whole buffer `times` (1 to 1024) in a row, so that what is written past its end is found at its
- * beginning. */
+ * beginning. Else as gvmm_buffer_compose, with the buffer's resource and stream. */
 GVMM_API gvmm_result gvmm_buffer_ring(gvmm_buffer **out, gvmm_buffer *buffer, unsigned times);
 
 /* ---------------------------------------------------------------------------------------------
@@ -405,7 +410,9 @@ GVMM_API gvmm_result gvmm_buffer_ring(gvmm_buffer **out, gvmm_buffer *buffer, un
  * Capture  allowed. */
 GVMM_API gvmm_result gvmm_buffer_set_access(gvmm_buffer *buffer, int device, gvmm_access access);
 
-/* The least access that the device has to any byte of the buffer. Asks no driver. */
+/* The least access that the device (-1: the CPU) has to any byte of the buffer. Asks no driver.
+ *
+ * Returns  GVMM_E_INVALID, GVMM_E_CLOSED */
 GVMM_API gvmm_result gvmm_buffer_get_access(const gvmm_buffer *buffer, int device, gvmm_access *out);
 
 /* ---------------------------------------------------------------------------------------------
@@ -784,8 +791,8 @@ typedef struct gvmm_pool gvmm_pool;
 typedef struct gvmm_pool_options {
     size_t struct_size;
     size_t limit; /* bytes of physical memory that the pool may have; 0: what the device has */
-    bool
-        streams_outlive; /* promises that every stream named in a free lives as long as the pool: a free is then cheaper */
+    /* Promises that every stream named in a free lives as long as the pool: a free is then cheaper. */
+    bool streams_outlive;
 } gvmm_pool_options;
 
 #define GVMM_POOL_OPTIONS_INIT \
@@ -843,7 +850,9 @@ GVMM_API gvmm_result gvmm_pool_free(gvmm_pool *pool, uint64_t address, gvmm_stre
 GVMM_API size_t gvmm_pool_trim(gvmm_pool *pool, size_t keep);
 
 /* Another limit; 0: none. Less than the pool has: it has to be trimmed, or gets no more. Blocks in the address space that
- * the first limit was given for always fit. */
+ * the first limit was given for always fit.
+ *
+ * Returns  GVMM_E_INVALID  pool is NULL */
 GVMM_API gvmm_result gvmm_pool_set_limit(gvmm_pool *pool, size_t limit);
 
 typedef struct gvmm_pool_stats {
