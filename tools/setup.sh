@@ -66,7 +66,7 @@ install_missing() {
         return 1
     fi
     if [ "$(id -u)" -ne 0 ] && ! sudo -n true 2>/dev/null; then
-        say "neither root nor able to use sudo without a password; please run: sudo apt-get install$missing"
+        say "neither root nor able to use sudo without a password; please run: sudo apt-get update && sudo apt-get install$missing"
         return 1
     fi
     say "installing them with apt-get"
