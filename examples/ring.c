@@ -1,6 +1,7 @@
 /* A ring buffer without an end: the same memory is mapped twice in a row, so that a record which runs over the end is
  * one contiguous piece for the producer, for the consumer, and for any kernel between them. */
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 
 #include "common.h"
@@ -20,7 +21,7 @@ static void *produce(void *unused)
     enter_device();
     for (unsigned i = 0; i < RECORDS; i++) {
         size_t bytes = record_bytes(i), at = atomic_load(&written), place = at % ring_bytes;
-        while (at + bytes - atomic_load(&consumed) > ring_bytes) {} /* full */
+        while (at + bytes - atomic_load(&consumed) > ring_bytes) sched_yield(); /* full */
         write_words(base + place, bytes, i);
         crossings += place + bytes > ring_bytes;
         atomic_store(&written, at + bytes);
@@ -33,7 +34,7 @@ static void consume(void)
 {
     for (unsigned i = 0; i < RECORDS; i++) {
         size_t bytes = record_bytes(i), at = atomic_load(&consumed);
-        while (atomic_load(&written) - at < bytes) {} /* not there yet */
+        while (atomic_load(&written) - at < bytes) sched_yield(); /* not there yet */
         expect(has_words(base + at % ring_bytes, bytes, i), "the record is what was written");
         atomic_store(&consumed, at + bytes);
     }
