@@ -306,9 +306,10 @@ static size_t on_one_device(const member *list, size_t count)
 /* Where the device is full, what waits to be given back is waited for, and what was made ahead is given up for it. */
 static gvmm_result wake(const member *list, size_t count)
 {
+    uint64_t before = gvmm__retire_returned();
     gvmm_result r = gvmm__restore(list, count);
     bool is_full = r == GVMM_E_NO_DEVICE_MEMORY || r == GVMM_E_NO_HOST_MEMORY;
-    return is_full && gvmm__make_room(list[0].memory->device) ? gvmm__restore(list, count) : r;
+    return is_full && gvmm__make_room(list[0].memory->device, before) ? gvmm__restore(list, count) : r;
 }
 
 static gvmm_result copies_in(const member *list, size_t count, bool with_file)

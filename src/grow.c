@@ -9,8 +9,7 @@ static gvmm_result make_memory(memory **out, const maker *with, size_t size, siz
     uint64_t before = gvmm__retire_returned();
     gvmm_result r = gvmm__memory_create(out, with->placement, size, place, with->account);
     if (r != GVMM_E_NO_DEVICE_MEMORY && r != GVMM_E_NO_HOST_MEMORY) return r;
-    bool room = gvmm__make_room(gvmm__placement_device(with->placement, place));
-    if (!room && gvmm__retire_returned() == before) return r; /* nor has something come back since it was tried */
+    if (!gvmm__make_room(gvmm__placement_device(with->placement, place), before)) return r;
     return gvmm__memory_create(out, with->placement, size, place, with->account);
 }
 

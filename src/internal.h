@@ -879,8 +879,9 @@ void gvmm__prepare_end(prepared **slot);
 /* ---- resource.c ---- */
 
 /* For who found no memory on a device (-1: the host), and holds no lock: waits for what is on its way back, and gives up
- * what is kept, what was made ahead there, and what pools there have free. False if there was nothing. */
-bool gvmm__make_room(int device);
+ * what is kept, what was made ahead there, and what pools there have free. `before` is gvmm__retire_returned() before the
+ * attempt that failed. False if there was nothing, nor has anything come back since then: trying again is of no use. */
+bool gvmm__make_room(int device, uint64_t before);
 
 /* What pools do for that; pool.c is further left. */
 typedef bool (*room_maker)(int device);

@@ -442,7 +442,7 @@ static gvmm_result allocate(pool_block **out, gvmm_pool *pool, request *q)
         if (e == SPARING) gvmm__reuse_trim(pool->reuse, 0);
         if (e == SAVING) gvmm__orders_linger(&pool->orders, &pool->lock);
         if (e == WAITING) {
-            gvmm__make_room(device_of(pool)->ordinal);
+            gvmm__make_room(device_of(pool)->ordinal, 0);
             gvmm__orders_wait(&pool->orders, &pool->lock);
         }
         lock_pool(pool);

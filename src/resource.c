@@ -135,13 +135,13 @@ static _Atomic(room_maker) others;
 
 void gvmm__room_from(room_maker fn) { atomic_store(&others, fn); }
 
-bool gvmm__make_room(int device)
+bool gvmm__make_room(int device, uint64_t before)
 {
     bool kept = gvmm__reuse_trim_all(), waiting = gvmm__retire_waiting() != 0, had_stock = gvmm__stocks_flush(device);
     bool any = kept || waiting || had_stock;
     if (any) gvmm_drain(); /* a chunk may just be on its way into the stock, and out again */
     room_maker fn = atomic_load(&others);
-    return (fn && fn(device)) || any;
+    return (fn && fn(device)) || any || gvmm__retire_returned() != before;
 }
 
 size_t gvmm_resource_trim(gvmm_resource *resource, size_t keep)
