@@ -217,13 +217,16 @@ static bool ask_driver(buffer_object *self, uint64_t address, place *out)
     const gvmm_driver *driver;
     int type = 0, ordinal = -1;
     unsigned managed = 0;
-    gvmm_result r = gvmm_driver_get(&driver);
+    gvmm_result r = call_driver(self->state, &driver);
     if (r) return raise_result(self->state, r) != NULL;
+    call c;
+    call_begin(&c);
     CUresult status = driver->cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address);
     bool known = status == CUDA_SUCCESS; /* else it is the process's own memory */
     if (known) (void)driver->cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, address);
     bool on_device = known && type == CU_MEMORYTYPE_DEVICE;
     if (on_device) status = driver->cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address);
+    call_end(&c, self->state);
     if (on_device && status != CUDA_SUCCESS) return raise_status(self->state, status, "cuPointerGetAttribute") != NULL;
     *out = (place){on_device ? ordinal : -1, known, !on_device || managed, managed};
     return true;

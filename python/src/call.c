@@ -73,3 +73,12 @@ void call_end(call *c, module_state *state)
     if (c->warnings) tell(state, c->text, WARNINGS_KEPT, c->warnings);
     if (atomic_load_explicit(&strays, memory_order_relaxed)) tell_strays(state);
 }
+
+gvmm_result call_driver(module_state *state, const gvmm_driver **out)
+{
+    call c;
+    call_begin(&c);
+    gvmm_result r = gvmm_driver_get(out);
+    call_end(&c, state);
+    return r;
+}

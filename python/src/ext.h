@@ -70,6 +70,9 @@ typedef struct call {
 void call_begin(call *c);
 void call_end(call *c, module_state *state);
 
+/* The driver's table, outside a call: without the interpreter lock while the driver starts. */
+gvmm_result call_driver(module_state *state, const gvmm_driver **out);
+
 /* Within a call, in a callback of the library: has the interpreter lock, with this thread's own state, between the two. */
 void call_interrupt(void);
 void call_resume(void);

@@ -12,12 +12,16 @@ static void use_stream(gvmm_buffer *buffer, gvmm_stream stream)
 }
 
 /* Asking harms no capture. Without a driver there is no stream. */
-static bool is_capturing(gvmm_stream stream)
+static bool is_capturing(module_state *state, gvmm_stream stream)
 {
     const gvmm_driver *driver;
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    if ((uintptr_t)stream <= 2 || gvmm_driver_get(&driver)) return false;
-    return driver->cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
+    if ((uintptr_t)stream <= 2) return false;
+    call c;
+    call_begin(&c);
+    bool asked = !gvmm_driver_get(&driver) && driver->cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS;
+    call_end(&c, state);
+    return asked && status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
 /* A deferred release while the stream captures gives the memory to the graph; when that is gone the library comes back to the stream, which
@@ -28,7 +32,7 @@ static void outlive(buffer_object *self, gvmm_buffer *buffer, const stream_ref *
     if (!recorded->object || !self->state->outliving) return;
     gvmm_resource_options(gvmm_buffer_resource(buffer), &options);
     bool deferred = self->deferred || options.release_mode == GVMM_RELEASE_DEFERRED;
-    if (!deferred || !is_capturing(recorded->stream)) return;
+    if (!deferred || !is_capturing(self->state, recorded->stream)) return;
     PyObject *key = PyLong_FromVoidPtr(recorded->object);
     if (!key || PyDict_SetItem(self->state->outliving, key, recorded->object) < 0) PyErr_Clear();
     Py_XDECREF(key);
@@ -122,7 +126,7 @@ static void give_back_wrapped(buffer_object *self)
     if (!is_exiting(self->state)) {
         stream_ref recorded = buffer_recorded(self);
         bool ours = PyObject_TypeCheck(self->mr, self->state->resource_type);
-        if (ours && is_capturing(recorded.stream)) { /* only at the end of the object: close() refuses */
+        if (ours && is_capturing(self->state, recorded.stream)) { /* only at the end of the object: close() refuses */
             stream_ref_clear(&recorded);
             warn_text(self->state, "Buffer released without waiting for its stream, which is a capturing stream");
         }
@@ -234,7 +238,7 @@ static PyObject *close_own(buffer_object *self, stream_ref *used, bool wait)
 
 static PyObject *close_wrapped(buffer_object *self, stream_ref *used)
 {
-    if (!is_capturing(used->stream)) return closed(self, used);
+    if (!is_capturing(self->state, used->stream)) return closed(self, used);
     stream_ref_clear(used);
     PyErr_SetString(PyExc_RuntimeError, "stream is a capturing stream: waiting for it would end its capture");
     return stay_open(self);

@@ -165,7 +165,7 @@ static const struct {
 static PyObject *driver_function(PyObject *module, PyObject *name)
 {
     const gvmm_driver *driver;
-    gvmm_result r = gvmm_driver_get(&driver);
+    gvmm_result r = call_driver(PyModule_GetState(module), &driver);
     if (r) return raise_result(PyModule_GetState(module), r);
     for (size_t i = 0; PyUnicode_Check(name) && i < sizeof members / sizeof *members; i++)
         if (PyUnicode_CompareWithASCIIString(name, members[i].name) == 0)
@@ -178,7 +178,7 @@ static PyObject *origin(PyObject *module, PyObject *unused)
 {
     const gvmm_driver *driver;
     (void)unused;
-    gvmm_result r = gvmm_driver_get(&driver);
+    gvmm_result r = call_driver(PyModule_GetState(module), &driver);
     return r ? raise_result(PyModule_GetState(module), r) : PyUnicode_FromString(driver->origin);
 }
 

@@ -72,10 +72,10 @@ static gvmm_result hold_in_capture(work *w)
 static bool run(work *w)
 {
     if (w->size == 0) return true;
-    gvmm_result r = gvmm_driver_get(&w->driver);
     CUresult status = CUDA_SUCCESS;
     call c;
     call_begin(&c);
+    gvmm_result r = gvmm_driver_get(&w->driver);
     if (!r) r = hold_in_capture(w);
     if (!r) status = queue_anywhere(w);
     call_end(&c, w->state);

@@ -261,7 +261,7 @@ def run_python(
     if standin:
         env["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, [STANDIN, os.environ.get("LD_LIBRARY_PATH")]))
         env.pop("GVMM_DRIVER", None)
-    elif not ON_GPU:
+    elif not ON_GPU and "GVMM_DRIVER" not in environment:
         env["GVMM_DRIVER"] = "sim"
     command = [sys.executable, *options, "-c", program, *arguments]
     return subprocess.run(command, env=env, text=True, capture_output=True, timeout=120)

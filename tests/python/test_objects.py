@@ -541,18 +541,6 @@ def test_warnings_of_other_threads_come_with_the_next_call(resource, stream, G):
 # ---- threads ----
 
 
-def test_python_goes_on_while_a_close_waits(resource, stream, G):
-    buffer = resource.allocate(G, stream=stream)
-    with gate(stream) as g:
-        thread = threading.Thread(target=buffer.close)
-        thread.start()
-        for _ in range(100):  # takes the interpreter lock again and again
-            threading.Event().wait(0.001)
-        assert not buffer.is_closed or thread.is_alive()
-        g.open()
-        thread.join()
-
-
 def test_close_against_grow(resource, G):
     """A misuse that must not crash."""
     for _ in range(200):

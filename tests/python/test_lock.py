@@ -1,0 +1,43 @@
+"""The interpreter lock is free whenever the driver is called: a driver may wait, also for another thread of the program."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from support import ON_GPU, STANDIN, run_python
+
+DRIVER = os.environ.get("GVMM_TEST_LOCK_DRIVER", "/nowhere")
+
+PROGRAM = """
+import ctypes, os
+import lock_program
+
+driver = ctypes.CDLL(os.environ["GVMM_DRIVER"])
+
+def calls(with_lock):
+    text = ctypes.create_string_buffer(8192)
+    assert driver.lock_driver_calls(text, ctypes.c_size_t(len(text)), with_lock)
+    return text.value.decode()
+
+lock_program.everything()
+print(calls(False))
+print(calls(True))
+"""
+
+
+@pytest.mark.sim
+@pytest.mark.skipif(ON_GPU or not Path(DRIVER).exists(), reason="needs the driver that knows who has the lock")
+def test_no_driver_call_is_made_with_the_interpreter_lock():
+    below = str(Path(STANDIN) / "libcuda.so.1")
+    result = run_python(PROGRAM, GVMM_DRIVER=DRIVER, LOCK_DRIVER_BELOW=below)
+    assert (result.returncode, result.stderr) == (0, "")
+    called, with_lock = (line.split() for line in result.stdout.splitlines())
+    assert with_lock == []
+    # it is that driver which was asked, and by everything that calls one
+    assert {
+        "cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemUnmap", "cuMemRelease", "cuMemAddressFree", "cuStreamSynchronize",
+        "cuMemHostRegister", "cuMemcpyDtoHAsync", "cuMemcpyHtoDAsync", "cuMemsetD8Async", "cuMemcpyAsync", "cuEventRecord",
+        "cuMemExportToShareableHandle", "cuMemImportFromShareableHandle", "cuUserObjectCreate", "cuStreamGetCaptureInfo",
+    } <= set(called)  # fmt: skip
