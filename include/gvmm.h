@@ -71,6 +71,9 @@ typedef enum gvmm_result {
 #undef GVMM_X
 } gvmm_result;
 
+/* Functions say what they return. Where that is GVMM_E_DRIVER, it is GVMM_E_UNSUPPORTED or GVMM_E_NOT_PERMITTED if the
+ * driver's answer is. */
+
 /* Name of a result, "GVMM_E_CLOSED", and one sentence about it. Static; never NULL. */
 GVMM_API const char *gvmm_result_name(gvmm_result result);
 GVMM_API const char *gvmm_result_text(gvmm_result result);
@@ -406,7 +409,8 @@ GVMM_API gvmm_result gvmm_buffer_ring(gvmm_buffer **out, gvmm_buffer *buffer, un
  * device   ordinal, or -1 for the CPU (which can be granted host memory only).
  * Returns  GVMM_E_INVALID      a NULL, no such device, or a value that is not allowed
  *          GVMM_E_UNSUPPORTED  the device cannot reach the memory
- *          GVMM_E_CLOSED, GVMM_E_NO_HOST_MEMORY, GVMM_E_DRIVER   After a failure the access is everywhere as it was.
+ *          GVMM_E_CLOSED, GVMM_E_NO_HOST_MEMORY, GVMM_E_NO_DEVICE_MEMORY, GVMM_E_DRIVER
+ *          After a failure the access is everywhere as it was.
  * Capture  allowed. */
 GVMM_API gvmm_result gvmm_buffer_set_access(gvmm_buffer *buffer, int device, gvmm_access access);
 
@@ -475,7 +479,7 @@ GVMM_API gvmm_result gvmm_resource_evict(gvmm_resource *resource, int tag, const
  *          does nothing; for another size, replaces it; for 0, gives it up.
  * Returns  GVMM_E_NO_HOST_MEMORY  the machine does not have as much, or no thread could be started
  *          GVMM_E_UNSUPPORTED     the resource is the host's
- *          GVMM_E_INVALID, GVMM_E_DRIVER
+ *          GVMM_E_INVALID, GVMM_E_NO_DEVICE_MEMORY, GVMM_E_DRIVER
  *          After a failure what was prepared before still is. What fails later, the evict tries again.
  * Owns     host memory (pinned_bytes in the statistics) until it is taken or given up, at the latest with the end of
  *          the resource and its buffers.
