@@ -204,6 +204,35 @@ unsigned long long access_of(uint64_t address, int device)
     return flags;
 }
 
+CUmemAllocationProp properties_at(uint64_t address)
+{
+    CUmemGenericAllocationHandle handle;
+    CUmemAllocationProp prop;
+    ck_cu(cu->cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)address));
+    ck_cu(cu->cuMemGetAllocationPropertiesFromHandle(&prop, handle));
+    ck_cu(cu->cuMemRelease(handle));
+    return prop;
+}
+
+uint64_t map_by_hand(size_t size)
+{
+    CUdeviceptr base;
+    CUmemGenericAllocationHandle handle;
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    ck_cu(cu->cuMemAddressReserve(&base, size, 0, 0, 0));
+    ck_cu(cu->cuMemCreate(&handle, size, &prop, 0));
+    ck_cu(cu->cuMemMap(base, size, 0, handle, 0));
+    ck_cu(cu->cuMemRelease(handle));
+    return base;
+}
+
+gvmm_stream new_stream(unsigned flags)
+{
+    CUstream s;
+    ck_cu(cu->cuStreamCreate(&s, flags));
+    return s;
+}
+
 gvmm_buffer *create(gvmm_resource *resource, size_t size)
 {
     gvmm_buffer *buffer;

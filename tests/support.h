@@ -85,6 +85,7 @@ void write_pattern(uint64_t address, size_t size, unsigned seed);
 void ck_pattern(uint64_t address, size_t size, unsigned seed);
 
 unsigned long long access_of(uint64_t address, int device);
+CUmemAllocationProp properties_at(uint64_t address);
 
 /* ---- buffers in known surroundings ---- */
 
@@ -103,6 +104,11 @@ gvmm_resource *resource_with(gvmm_options options);
 /* The default options but that a release waits: most tests look at what is left when it has returned. What deferred
  * releases do is for test_deferred and test_reuse. */
 gvmm_options waiting_options(void);
+
+/* A mapping that is none of gvmm's: one reservation, wholly mapped, whose handle has been released. Open to nobody. */
+uint64_t map_by_hand(size_t size);
+
+gvmm_stream new_stream(unsigned flags);
 
 /* ---- gates: GPU work that lasts until it is told to end ---- */
 

@@ -139,16 +139,6 @@ START_TEST(n2908_three_moves_carry_every_chunk)
 }
 END_TEST
 
-static CUmemAllocationProp properties_at(uint64_t address)
-{
-    CUmemGenericAllocationHandle handle;
-    CUmemAllocationProp prop;
-    ck_cu(cu->cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)address));
-    ck_cu(cu->cuMemGetAllocationPropertiesFromHandle(&prop, handle));
-    ck_cu(cu->cuMemRelease(handle));
-    return prop;
-}
-
 /* #2909: the options of one grow replaced the resource's, for all buffers to come. */
 START_TEST(n2909_options_of_a_grow_are_not_stored)
 {
@@ -638,8 +628,7 @@ START_TEST(review_a_release_that_warns_does_not_disturb_an_error)
 }
 END_TEST
 
-/* #2989, closing and collecting block on GPU work: answered by deferred release, which comes later, with its own
- * tests. */
+/* #2989, closing and collecting block on GPU work: answered by deferred release, test_deferred.c. */
 
 int main(void)
 {

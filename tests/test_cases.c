@@ -2,16 +2,15 @@
  * comment says what happened there. Here: partial failures, order with GPU work, captures, callbacks; the rest is in
  * test_cases_memory.c, and in test_cases_elastic.c what evicting and access changed later answer.
  *
- * Reports that wait for a part of gvmm that does not exist yet, or that a C test cannot show:
+ * Elsewhere:
  *
- *   deferred release
- *     TensorRT-LLM#11641, xla#41652               the second of their two answers, "wait or defer"; the first is tested
- *     here cuda-python#2989                            close blocks on GPU work
- *   sharing
- *     pytorch#165685, pytorch#179220, mscclpp#764, ucx#11753, dynamo#8108, LMCache#4805
- *     pytorch#173606, Mooncake#1297, mscclpp#467  the probe and the fall-back; the clear error is tested here
- *   Python
- *     kvcached#371, #422, LMCache#2823, #4676     the interpreter lock; callbacks under a lock are tested here */
+ *   the second answer to TensorRT-LLM#11641 and xla#41652, defer     test_deferred.c
+ *   sharing: pytorch#165685 and #179220, mscclpp#764, ucx#11753,
+ *   dynamo#8108, LMCache#4805                                         test_share.c, test_share_process.c, Python's test_share.py
+ *   fabric that falls back: pytorch#173606, Mooncake#1297,
+ *   mscclpp#467                                                       test_probe.c; the clear error is in test_cases_memory.c
+ *   the interpreter lock: kvcached#371 and #422, LMCache#2823, #4676  Python's test_lock.py; callbacks under a lock are here
+ *   registrations that are not renewed                                test_nccl.c */
 #include "watch.h"
 
 #include <pthread.h>

@@ -211,6 +211,51 @@ START_TEST(torch_memory_saver_88_sglang_40648_registrations_are_renewed)
 }
 END_TEST
 
+static unsigned handled;
+static void use_from_handler(void *buffer, const gvmm_residency_event *event);
+
+/* Whatever of gvmm were locked meanwhile would stop it. */
+static void *use_everything(void *data)
+{
+    gvmm_buffer *buffer = data, *ring = NULL, *other = NULL;
+    gvmm_access now;
+    gvmm_resource_set_residency_handler(plain, use_from_handler, buffer);
+    if (gvmm_buffer_get_access(buffer, 0, &now) || gvmm_buffer_set_access(buffer, 0, now)) return data;
+    if (gvmm_buffer_ring(&ring, buffer, 2) || gvmm_buffer_create(&other, plain, G, stream)) return data;
+    gvmm_buffer_release(ring);
+    gvmm_buffer_release(other);
+    (void)gvmm_buffer_generation(buffer), (void)gvmm_buffer_evicted_bytes(buffer);
+    gvmm_drain();
+    return NULL;
+}
+
+static void use_from_handler(void *buffer, const gvmm_residency_event *event)
+{
+    pthread_t thread;
+    void *failed;
+    (void)event;
+    handled++;
+    ck_assert_ptr_null(use_everything(buffer));
+    ck_assert_int_eq(pthread_create(&thread, NULL, use_everything, buffer), 0);
+    pthread_join(thread, &failed);
+    ck_assert_ptr_null(failed);
+}
+
+/* A callback ran under a lock that it, or another thread that it waited for, wanted. */
+START_TEST(kvcached_371_a_residency_handler_may_use_the_buffer)
+{
+    gvmm_buffer *buffer = create(plain, 2 * G);
+    handled = 0;
+    gvmm_resource_set_residency_handler(plain, use_from_handler, buffer);
+    ck_ok(gvmm_buffer_evict(buffer, NULL));
+    ck_ok(gvmm_buffer_restore(buffer));
+    ck_assert_uint_eq(handled, 4);
+    gvmm_resource_set_residency_handler(plain, NULL, NULL);
+    gvmm_buffer_release(buffer);
+    ck_no_warnings();
+}
+END_TEST
+
 /* ---- access ---- */
 
 /* Copies between devices failed without access; a remapped address lost it. */
@@ -304,6 +349,7 @@ int main(void)
     tcase_add_test(cases, vllm_45648_a_run_of_chunks_goes_in_one_call);
     tcase_add_test(cases, llama_cpp_14033_cuda_python_2834_sleeping_leaves_other_captures_alone);
     tcase_add_test(cases, torch_memory_saver_88_sglang_40648_registrations_are_renewed);
+    tcase_add_test(cases, kvcached_371_a_residency_handler_may_use_the_buffer);
     tcase_add_test(cases, ucx_11265_xla_40852_access_later_and_through_every_map);
     TCase *wanted = add_watched_case(suite, "wanted again and again");
     tcase_add_test(wanted, wanted_weights_are_kept_and_caches_dropped);

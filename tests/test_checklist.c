@@ -1,5 +1,5 @@
-/* spec.md §10, points 1 to 14, 19, 20, 24, 25 by their numbers; the rest is in test_release.c. 29 (weak references) is
- * Python's. */
+/* spec.md §10, points 1 to 14, 19, 20, 24, 25 by their numbers; 9 is in test_threads.c, 18 in test_errors.c, the rest in
+ * test_release.c. 29 (weak references) is Python's. */
 #include "support.h"
 
 START_TEST(c01_sizes_are_rounded_up_to_the_granularity)
@@ -33,11 +33,7 @@ START_TEST(c02_options_reach_the_driver)
     gvmm_buffer *buffer = create(resource, G);
     ck_assert_uint_eq(gvmm_buffer_address(buffer) % (64 * MiB), 0);
 
-    CUmemGenericAllocationHandle handle;
-    CUmemAllocationProp prop;
-    ck_cu(cu->cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)gvmm_buffer_address(buffer)));
-    ck_cu(cu->cuMemGetAllocationPropertiesFromHandle(&prop, handle));
-    ck_cu(cu->cuMemRelease(handle));
+    CUmemAllocationProp prop = properties_at(gvmm_buffer_address(buffer));
     ck_assert_int_eq(prop.type, CU_MEM_ALLOCATION_TYPE_PINNED);
     ck_assert_int_eq(prop.requestedHandleTypes, CU_MEM_HANDLE_TYPE_NONE);
     ck_assert_int_eq(prop.location.type, CU_MEM_LOCATION_TYPE_DEVICE);
@@ -222,13 +218,7 @@ START_TEST(c10_bad_buffers_are_refused)
     ck_ok(gvmm_buffer_close(closed, NULL)); /* no effect */
     gvmm_buffer_release(closed);
 
-    uint64_t base;
-    CUmemGenericAllocationHandle handle;
-    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
-    ck_cu(cu->cuMemAddressReserve((CUdeviceptr *)&base, G, 0, 0, 0));
-    ck_cu(cu->cuMemCreate(&handle, G, &prop, 0));
-    ck_cu(cu->cuMemMap(base, G, 0, handle, 0));
-    ck_cu(cu->cuMemRelease(handle));
+    uint64_t base = map_by_hand(G);
     ck_ok(gvmm_buffer_wrap(&foreign, plain, base, G, NULL, NULL, NULL));
     ck_fails(gvmm_buffer_grow(&out, foreign, 2 * G, NULL), GVMM_E_INVALID);
     ck_names("wrapped");

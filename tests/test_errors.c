@@ -248,6 +248,57 @@ START_TEST(finding_the_driver)
 }
 END_TEST
 
+static void never_done(void *unused)
+{
+    (void)unused;
+    for (;;) pause();
+}
+
+/* Ends with a buffer open, one kept for reuse, and one given up behind work that is never done. */
+static int end_with_things_alive(void)
+{
+    const gvmm_driver *driver = gvmm_sim_driver();
+    gvmm_options options = GVMM_OPTIONS_INIT;
+    gvmm_resource *resource;
+    gvmm_buffer *open, *kept, *alias;
+    CUcontext context;
+    CUstream busy;
+    alarm(30);
+    options.reuse_limit = 64 * MiB;
+    if (gvmm_resource_create(&resource, 0, &options)) return 1;
+    if (driver->cuDevicePrimaryCtxRetain(&context, 0) || driver->cuCtxSetCurrent(context)) return 2;
+    if (driver->cuStreamCreate(&busy, CU_STREAM_NON_BLOCKING)) return 3;
+    if (gvmm_buffer_create(&open, resource, 1, busy) || gvmm_buffer_create(&kept, resource, 1, NULL)) return 4;
+    if (gvmm_buffer_grow(&alias, open, 1, NULL)) return 5;
+    if (driver->cuLaunchHostFunc(busy, never_done, NULL)) return 6;
+    gvmm_buffer_release(kept);
+    gvmm_buffer_release(alias);
+    gvmm_stats stats;
+    gvmm_get_stats(NULL, &stats);
+    if (stats.buffers != 1 || !stats.kept_bytes || stats.releases_waiting != 1) return 7;
+    exit(0);
+}
+
+/* spec.md §10, point 18: nothing is waited for, nothing is said. */
+START_TEST(c18_alive_at_exit)
+{
+    int ends[2], saved = dup(STDERR_FILENO);
+    char text[512];
+    ck_assert_int_eq(pipe(ends), 0);
+    ck_assert_int_ge(dup2(ends[1], STDERR_FILENO), 0);
+    int status = in_child("sim", end_with_things_alive);
+    ck_assert_int_ge(dup2(saved, STDERR_FILENO), 0);
+    close(saved);
+    close(ends[1]);
+    ssize_t length = read(ends[0], text, sizeof text - 1);
+    ck_assert_int_ge(length, 0);
+    text[length] = '\0';
+    close(ends[0]);
+    ck_assert_int_eq(status, 0);
+    ck_assert_str_eq(text, "");
+}
+END_TEST
+
 START_TEST(a_driver_that_does_not_start)
 {
     gvmm_resource *out = NULL;
@@ -318,6 +369,7 @@ int main(void)
     TCase *driver = tcase_create("driver"); /* no fixture: nothing is installed yet */
     suite_add_tcase(suite, driver);
     tcase_add_test(driver, finding_the_driver);
+    tcase_add_test(driver, c18_alive_at_exit);
     tcase_add_test(driver, a_driver_that_does_not_start);
     tcase_add_test(driver, the_trace_shows_calls_and_arguments);
     return run_suites(suite, NULL);

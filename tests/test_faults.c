@@ -165,17 +165,7 @@ static void partly_imported(scene *s, bool room)
 static void imported_with_room(scene *s) { partly_imported(s, true); }
 static void imported_without_room(scene *s) { partly_imported(s, false); }
 
-static void by_hand(scene *s)
-{
-    CUdeviceptr base;
-    CUmemGenericAllocationHandle handle;
-    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
-    ck_cu(cu->cuMemAddressReserve(&base, G, 0, 0, 0));
-    ck_cu(cu->cuMemCreate(&handle, G, &prop, 0));
-    ck_cu(cu->cuMemMap(base, G, 0, handle, 0));
-    ck_cu(cu->cuMemRelease(handle));
-    s->by_hand = base;
-}
+static void by_hand(scene *s) { s->by_hand = map_by_hand(G); }
 
 /* ---- operations ---- */
 

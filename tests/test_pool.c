@@ -57,13 +57,6 @@ static gvmm_pool_stats stats(void)
     return now;
 }
 
-static CUstream new_stream(void)
-{
-    CUstream s;
-    ck_cu(cu->cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
-    return s;
-}
-
 static void synchronize(gvmm_stream s) { ck_cu(cu->cuStreamSynchronize(s)); }
 
 /* ---- sizes and addresses ---- */
@@ -209,7 +202,7 @@ END_TEST
 /* The stream itself may have it at once, whatever runs; others when that is over. */
 static void ck_order(void)
 {
-    CUstream other = new_stream();
+    CUstream other = new_stream(CU_STREAM_NON_BLOCKING);
     uint64_t mine = take(8 * MiB, stream);
     gate *g = gate_on(stream);
     give(mine, stream);
@@ -233,7 +226,7 @@ START_TEST(a_stream_has_its_own_at_once)
 {
     ck_order();
     new_pool(0, true);
-    CUstream own = new_stream();
+    CUstream own = new_stream(CU_STREAM_NON_BLOCKING);
     uint64_t a = take(4 * MiB, own);
     give(a, own);
     ck_assert_uint_eq(take(4 * MiB, own), a);
@@ -262,7 +255,7 @@ END_TEST
 START_TEST(a_stream_may_be_destroyed_after_a_free)
 {
     for (int i = 0; i < 50; i++) {
-        CUstream own = new_stream();
+        CUstream own = new_stream(CU_STREAM_NON_BLOCKING);
         uint64_t a = take(4 * MiB, own);
         CUevent passed;
         ck_cu(cu->cuEventCreate(&passed, CU_EVENT_DISABLE_TIMING));
@@ -271,7 +264,7 @@ START_TEST(a_stream_may_be_destroyed_after_a_free)
         ck_cu(cu->cuEventRecord(passed, own));
         give(a, own);
         ck_cu(cu->cuStreamDestroy(own));
-        CUstream next = new_stream();
+        CUstream next = new_stream(CU_STREAM_NON_BLOCKING);
         uint64_t b = take(4 * MiB, next);
         ck_assert(b + 4 * MiB <= a || a + 4 * MiB <= b);
         give(b, next);
@@ -293,7 +286,7 @@ START_TEST(more_streams_than_arenas)
     CUstream s[N];
     uint64_t at[N];
     for (int i = 0; i < N; i++) {
-        s[i] = new_stream();
+        s[i] = new_stream(CU_STREAM_NON_BLOCKING);
         at[i] = take(4 * MiB, s[i]);
     }
     gate *g[N];
@@ -368,7 +361,7 @@ END_TEST
 static void beside_a_capture(CUstreamCaptureMode mode, unsigned flags)
 {
     CUgraph graph;
-    CUstream capturing, other = new_stream();
+    CUstream capturing, other = new_stream(CU_STREAM_NON_BLOCKING);
     ck_cu(cu->cuStreamCreate(&capturing, flags));
     ck_cu(cu->cuStreamBeginCapture(capturing, mode));
     for (int i = 0; i < 20; i++) {
@@ -432,7 +425,7 @@ static void *open_soon(void *g)
 START_TEST(no_memory_waits_for_what_is_busy)
 {
     new_pool(16 * MiB, false);
-    CUstream other = new_stream();
+    CUstream other = new_stream(CU_STREAM_NON_BLOCKING);
     uint64_t a = take(16 * MiB, other);
     gate *g = gate_on(other);
     give(a, other);
@@ -647,7 +640,7 @@ START_TEST(reuse_is_counted)
     for (int i = 0; i < 10; i++) give(take(64 * KiB, stream), stream);
     ck_assert_uint_eq(stats().reuses, 9);
     ck_assert_uint_eq(stats().mallocs, 10);
-    CUstream other = new_stream();
+    CUstream other = new_stream(CU_STREAM_NON_BLOCKING);
     give(take(64 * KiB, other), other);
     ck_assert_uint_eq(stats().reuses, 9);
     synchronize(other);

@@ -1,4 +1,4 @@
-/* spec.md §10, points 13, 15 to 18, 21 to 23, 26 to 28: closing, releasing and the order with GPU work, captures and
+/* spec.md §10, points 13, 15 to 17, 21 to 23, 26 to 28: closing, releasing and the order with GPU work, captures and
  * graphs.
  *
  * Work that lasts is a host function at a gate. A close "waits" if, once it is inside cuStreamSynchronize, it neither
@@ -59,13 +59,6 @@ static void ck_close_waits_for(gvmm_buffer *buffer, gvmm_stream given, gvmm_stre
     gate_open(g);
     joined(&c);
     gate_end(g);
-}
-
-static gvmm_stream new_stream(unsigned flags)
-{
-    CUstream s;
-    ck_cu(cu->cuStreamCreate(&s, flags));
-    return s;
 }
 
 START_TEST(c13_an_empty_buffer_hands_its_stream_on)
@@ -177,18 +170,6 @@ START_TEST(c16_close_waits_for_the_given_stream)
     ck_no_warnings();
 }
 END_TEST
-
-static uint64_t map_by_hand(size_t size)
-{
-    CUdeviceptr base;
-    CUmemGenericAllocationHandle handle;
-    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
-    ck_cu(cu->cuMemAddressReserve(&base, size, 0, 0, 0));
-    ck_cu(cu->cuMemCreate(&handle, size, &prop, 0));
-    ck_cu(cu->cuMemMap(base, size, 0, handle, 0));
-    ck_cu(cu->cuMemRelease(handle));
-    return base;
-}
 
 START_TEST(c17_a_wrapped_mapping_is_deallocated)
 {

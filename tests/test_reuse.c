@@ -66,13 +66,6 @@ static bool is_reused(uint64_t address, size_t size, gvmm_stream on)
     return reused;
 }
 
-static CUstream new_stream(void)
-{
-    CUstream s;
-    ck_cu(cu->cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
-    return s;
-}
-
 /* Is all work of the stream so far done? */
 static bool is_idle(CUstream s)
 {
@@ -139,7 +132,7 @@ static void ck_waits_for_the_other(gvmm_stream from, gvmm_stream to)
 
 START_TEST(another_stream_waits)
 {
-    CUstream other = new_stream();
+    CUstream other = new_stream(CU_STREAM_NON_BLOCKING);
     ck_waits_for_the_other(stream, other);
     ck_waits_for_the_other(other, stream);
     ck_waits_for_the_other(CU_STREAM_LEGACY, stream);
@@ -155,7 +148,7 @@ START_TEST(another_stream_waits_where_streams_outlive)
     gvmm_options options = keeping_options();
     options.streams_outlive = true;
     keep_with(options);
-    CUstream other = new_stream();
+    CUstream other = new_stream(CU_STREAM_NON_BLOCKING);
     ck_waits_for_the_other(stream, other);
     ck_waits_for_the_other(CU_STREAM_LEGACY, other);
     ck_waits_for_the_other(other, CU_STREAM_LEGACY);
@@ -183,10 +176,10 @@ END_TEST
 /* A handle comes back with the next stream, but is not the same stream. */
 START_TEST(a_new_stream_with_an_old_handle_waits)
 {
-    CUstream first = new_stream();
+    CUstream first = new_stream(CU_STREAM_NON_BLOCKING);
     uint64_t address = leave(G, first);
     ck_cu(cu->cuStreamDestroy(first));
-    CUstream second = new_stream();
+    CUstream second = new_stream(CU_STREAM_NON_BLOCKING);
     watch();
     ck_assert(is_reused(address, G, second));
     ck_assert_uint_eq(calls_of(GVMM_CALL_cuStreamWaitEvent), 1);
@@ -196,7 +189,7 @@ END_TEST
 
 START_TEST(a_replaced_stream_counts)
 {
-    CUstream other = new_stream();
+    CUstream other = new_stream(CU_STREAM_NON_BLOCKING);
     gvmm_buffer *buffer = make(G, stream);
     uint64_t address = gvmm_buffer_address(buffer);
     ck_ok(gvmm_buffer_set_stream(buffer, other));
@@ -532,6 +525,33 @@ START_TEST(kept_memory_makes_room)
 }
 END_TEST
 
+/* The same while a stream captures: kept memory is what no capture uses, and unmapping it harms none. */
+START_TEST(kept_memory_makes_room_beside_a_capture)
+{
+    CUstream capturing = new_stream(CU_STREAM_NON_BLOCKING);
+    CUgraph graph;
+    gvmm_buffer *buffer, *none = NULL;
+    uint64_t address = leave(4 * G, stream);
+    ck_cu(cu->cuStreamBeginCapture(capturing, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    fault_call("cuMemCreate", 1, CUDA_ERROR_OUT_OF_MEMORY);
+    buffer = make(G, capturing);
+    ck_assert_uint_eq(gvmm_faults_injected(), 1);
+    ck_assert_uint_eq(kept(), 0);
+    ck_released(address, 4 * G);
+    ck_ok(gvmm_faults_set(&(gvmm_fault){1, true, "cuMemCreate", CUDA_ERROR_OUT_OF_MEMORY}));
+    ck_fails(gvmm_buffer_create(&none, keeping, G, capturing), GVMM_E_NO_DEVICE_MEMORY);
+    gvmm_drain();
+    ck_ok(gvmm_faults_set(NULL));
+    ck_cu(cu->cuStreamEndCapture(capturing, &graph));
+    ck_cu(cu->cuGraphDestroy(graph));
+    gvmm_buffer_release(buffer);
+    gvmm_drain();
+    gvmm_resource_trim(keeping, 0);
+    gvmm_drain();
+    ck_cu(cu->cuStreamDestroy(capturing));
+}
+END_TEST
+
 /* ---- contents ---- */
 
 START_TEST(contents_stay_unless_asked_for)
@@ -624,7 +644,7 @@ static void sweep(bool outlive, bool onwards)
         options.zero_reused = true;
         keep_with(options);
         gvmm_drain(); /* nobody makes calls when a fault is planned */
-        CUstream other = new_stream();
+        CUstream other = new_stream(CU_STREAM_NON_BLOCKING);
         gvmm_buffer *made[3] = {make(G, stream), make(G, stream), NULL};
         fault(nth, onwards);
         gvmm_buffer_release(made[0]);
@@ -660,7 +680,7 @@ enum { THREADS = 8, ROUNDS = 300 };
 static void *make_and_release(void *data)
 {
     ck_cu(cu->cuCtxSetCurrent(data));
-    CUstream own = new_stream();
+    CUstream own = new_stream(CU_STREAM_NON_BLOCKING);
     for (unsigned i = 0; i < ROUNDS; i++) {
         gvmm_buffer *a = make(G, own), *b = make((1 + i % 2) * G, own);
         gvmm_buffer_release(a);
@@ -761,7 +781,8 @@ int main(void)
          {what_others_show_is_not_kept, what_was_changed_is_not_kept, what_waited_is_not_kept,
           a_range_of_chunks_is_kept_whole, a_capacity_comes_back_with_it, the_oldest_goes_at_the_limit,
           trimming_gives_up_the_oldest, all_goes_with_the_last_user, an_evicted_resource_keeps_nothing,
-          evicted_memory_is_not_kept, the_last_user_can_come_again, kept_memory_makes_room}},
+          evicted_memory_is_not_kept, the_last_user_can_come_again, kept_memory_makes_room,
+          kept_memory_makes_room_beside_a_capture}},
         {"figures and threads",
          {contents_stay_unless_asked_for, the_figures_know, threads_share_it,
           what_one_thread_releases_another_is_given}},
