@@ -270,6 +270,26 @@ START_TEST(n2345_a_probe_granted_elsewhere_is_freed_once)
 }
 END_TEST
 
+/* #2345: neither in place nor elsewhere, for different reasons: the first is the one to tell. */
+START_TEST(n2345_the_first_failure_is_told)
+{
+    size_t available, total;
+    gvmm_error error;
+    ck_cu(cu->cuMemGetInfo(&available, &total));
+    const size_t much = (2 * total + G) / G * G;
+    gvmm_buffer *small = buffer_with_hole_behind(plain, G, much), *out = NULL;
+    fault_call("cuMemAddressReserve", 2, CUDA_ERROR_OUT_OF_MEMORY); /* the first is the probe's, which gets its place */
+    ck_fails(gvmm_buffer_grow(&out, small, G + much, NULL), GVMM_E_NO_DEVICE_MEMORY);
+    ck_assert_uint_eq(gvmm_faults_injected(), 1);
+    gvmm_last_error(&error);
+    ck_assert_str_eq(error.call, "cuMemCreate");
+    ck_ok(gvmm_faults_set(NULL));
+    ck_assert_ptr_null(out);
+    gvmm_buffer_release(small);
+    ck_no_warnings();
+}
+END_TEST
+
 /* #2877: after a move the old range was freed by the move and again by the close of its buffer. */
 START_TEST(n2877_the_old_range_is_freed_once)
 {
@@ -420,7 +440,7 @@ START_TEST(n2910_mistakes_are_errors)
     gvmm_buffer *buffer = create(plain, G), *out = NULL;
     gvmm_resource *resource = NULL;
     gvmm_segment segment;
-    size_t count;
+    size_t count = 77;
     ck_fails(gvmm_resource_create(NULL, 0, NULL), GVMM_E_INVALID);
     ck_fails(gvmm_resource_create(&resource, -1, NULL), GVMM_E_INVALID);
     ck_fails(gvmm_resource_create(&resource, 99, NULL), GVMM_E_INVALID);
@@ -435,6 +455,7 @@ START_TEST(n2910_mistakes_are_errors)
     ck_fails(gvmm_buffer_grow(&out, buffer, G, NULL), GVMM_E_CLOSED);
     ck_fails(gvmm_buffer_set_stream(buffer, stream), GVMM_E_CLOSED);
     ck_fails(gvmm_buffer_segments(buffer, &segment, 1, &count), GVMM_E_CLOSED);
+    ck_assert_uint_eq(count, 77);
     ck_assert_uint_eq(gvmm_buffer_address(NULL) + gvmm_buffer_size(NULL), 0);
     ck_assert(gvmm_buffer_is_closed(NULL));
     gvmm_buffer_release(NULL);
@@ -644,6 +665,7 @@ int main(void)
     tcase_add_test(growing, n2908_three_moves_carry_every_chunk);
     tcase_add_test(growing, n2345_a_failed_probe_frees_nothing);
     tcase_add_test(growing, n2345_a_probe_granted_elsewhere_is_freed_once);
+    tcase_add_test(growing, n2345_the_first_failure_is_told);
     tcase_add_test(growing, n2388_a_failed_grow_leaves_mapping_and_access);
     tcase_add_test(growing, n2388_in_place_really_happens);
     tcase_add_test(growing, n2910_an_alignment_does_not_prevent_growing_in_place);

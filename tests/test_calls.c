@@ -120,6 +120,18 @@ START_TEST(create_makes_no_access_call_without_readers)
     ck_calls("cuMemAddressReserve cuMemCreate cuMemMap");
     end(buffer, NULL);
     gvmm_resource_release(resource);
+
+    static const int peers[] = {0}; /* which may do nothing are no readers either */
+    gvmm_options options = without_readers();
+    options.peers = peers;
+    options.peer_count = 1;
+    options.peer_access = GVMM_ACCESS_NONE;
+    resource = resource_with(options);
+    watch();
+    buffer = create(resource, G);
+    ck_calls("cuMemAddressReserve cuMemCreate cuMemMap");
+    end(buffer, NULL);
+    gvmm_resource_release(resource);
 }
 END_TEST
 

@@ -322,7 +322,7 @@ START_TEST(wanted_a_stable_address_whatever_the_size)
     gvmm_buffer *buffer, *next;
     ck_ok(gvmm_buffer_create_with_capacity(&buffer, plain, G, 32 * G, NULL));
     uint64_t at = gvmm_buffer_address(buffer);
-    const size_t sizes[] = {8, 3, 17, 1, 32, 2};
+    const size_t sizes[] = {8, 3, 17, 1, 32, 2}, got[] = {8, 8, 17, 1, 32, 32};
     for (int i = 0; i < 6; i++) { /* a shrink ends at the border of what one grow made */
         bool less = sizes[i] * G < gvmm_buffer_size(buffer);
         ck_ok(less ? gvmm_buffer_shrink(&next, buffer, sizes[i] * G)
@@ -330,6 +330,7 @@ START_TEST(wanted_a_stable_address_whatever_the_size)
         gvmm_buffer_release(buffer);
         buffer = next;
         ck_assert_uint_eq(gvmm_buffer_address(buffer), at);
+        ck_assert_uint_eq(gvmm_buffer_size(buffer), got[i] * G);
         ck_assert_uint_eq(gvmm_buffer_capacity(buffer), 32 * G);
         ck_assert_uint_eq(physical(plain), gvmm_buffer_size(buffer));
     }

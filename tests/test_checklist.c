@@ -136,6 +136,27 @@ START_TEST(c05_growing_in_place_with_an_alignment)
 }
 END_TEST
 
+/* The wished address is for new buffers: a move goes where there is room. */
+START_TEST(c05_a_hint_is_no_wish_of_a_move)
+{
+    uint64_t decoy;
+    gvmm_buffer *small = buffer_with_decoy_behind(plain, G, &decoy), *large;
+    gvmm_options options = waiting_options();
+    options.addr_hint = gvmm_buffer_address(small) + ((uint64_t)1 << 40);
+    ck_ok(gvmm_buffer_grow(&large, small, 2 * G, &options));
+    ck_assert_uint_ne(gvmm_buffer_address(large), gvmm_buffer_address(small));
+    ck_assert_uint_ne(gvmm_buffer_address(large), options.addr_hint);
+    gvmm_resource *there = resource_with(options);
+    gvmm_buffer *fresh = create(there, G);
+    if (!on_gpu) ck_assert_uint_eq(gvmm_buffer_address(fresh), options.addr_hint); /* where it could have gone */
+    gvmm_buffer_release(fresh);
+    gvmm_resource_release(there);
+    gvmm_buffer_release(small);
+    gvmm_buffer_release(large);
+    free_decoy(decoy);
+}
+END_TEST
+
 START_TEST(c06_writes_are_seen_both_ways)
 {
     gvmm_buffer *small = create(plain, 2 * G);
@@ -472,6 +493,7 @@ int main(void)
     tcase_add_test(growing, c04_a_covered_request_gives_a_full_alias);
     tcase_add_test(growing, c05_growing_in_place_keeps_the_address);
     tcase_add_test(growing, c05_growing_in_place_with_an_alignment);
+    tcase_add_test(growing, c05_a_hint_is_no_wish_of_a_move);
     tcase_add_test(growing, c06_writes_are_seen_both_ways);
     tcase_add_test(growing, c07_a_forced_move_leaves_both_addresses_usable);
     tcase_add_test(growing, c08_closes_in_every_order);

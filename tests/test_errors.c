@@ -322,6 +322,89 @@ START_TEST(a_driver_that_does_not_start)
 }
 END_TEST
 
+/* ---- what is asked ---- */
+
+static CUdevice_attribute lacking;
+static CUmemAllocationGranularity_flags granularity_asked;
+
+static CUresult attribute_but_one(int *value, CUdevice_attribute attribute, CUdevice device)
+{
+    CUresult status = gvmm_sim_driver()->cuDeviceGetAttribute(value, attribute, device);
+    if (attribute == lacking) *value = 0;
+    return status;
+}
+
+static CUresult note_granularity(size_t *out, const CUmemAllocationProp *prop, CUmemAllocationGranularity_flags option)
+{
+    granularity_asked = option;
+    return gvmm_sim_driver()->cuMemGetAllocationGranularity(out, prop, option);
+}
+
+static void install_asking_table(void)
+{
+    static gvmm_driver table;
+    table = *gvmm_sim_driver();
+    table.cuDeviceGetAttribute = attribute_but_one;
+    table.cuMemGetAllocationGranularity = note_granularity;
+    ck_ok(gvmm_driver_install(&table));
+}
+
+START_TEST(each_option_needs_its_own_attribute)
+{
+    enum { VMM = 1, FD = 2, RDMA = 4, FABRIC = 8, NODE = 16, HOST = 32 };
+    static const CUdevice_attribute all[] = {CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+                                             CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
+                                             CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,
+                                             CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED,
+                                             CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+                                             CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+                                             CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED};
+    static const struct {
+        gvmm_location_type location;
+        gvmm_handle_type handle_type;
+        bool rdma;
+        unsigned needs;
+    } rows[] = {{GVMM_LOCATION_DEVICE, GVMM_HANDLE_NONE, false, VMM},
+                {GVMM_LOCATION_DEVICE, GVMM_HANDLE_POSIX_FD, false, VMM | FD},
+                {GVMM_LOCATION_DEVICE, GVMM_HANDLE_FABRIC, false, VMM | FABRIC},
+                {GVMM_LOCATION_DEVICE, GVMM_HANDLE_NONE, true, VMM | RDMA},
+                {GVMM_LOCATION_HOST_NUMA, GVMM_HANDLE_NONE, false, NODE},
+                {GVMM_LOCATION_HOST_NUMA_CURRENT, GVMM_HANDLE_POSIX_FD, false, NODE | FD},
+                {GVMM_LOCATION_HOST, GVMM_HANDLE_NONE, false, HOST}};
+    install_asking_table();
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
+            gvmm_options o = GVMM_OPTIONS_INIT;
+            gvmm_resource *resource = NULL;
+            o.location = rows[i].location;
+            o.handle_type = rows[i].handle_type;
+            o.gpu_direct_rdma = rows[i].rdma;
+            lacking = all[k];
+            gvmm_result r = gvmm_resource_create(&resource, 0, &o);
+            gvmm_result expected = rows[i].needs >> k & 1 ? GVMM_E_UNSUPPORTED : GVMM_OK;
+            ck_assert_msg(r == expected, "row %zu without attribute %d: %s", i, lacking, gvmm_result_name(r));
+            gvmm_resource_release(resource);
+        }
+    lacking = (CUdevice_attribute)0;
+    ck_ok(gvmm_driver_install(NULL));
+}
+END_TEST
+
+START_TEST(the_granularity_is_that_of_the_options)
+{
+    static const gvmm_granularity asked[] = {GVMM_GRANULARITY_MINIMUM, GVMM_GRANULARITY_RECOMMENDED};
+    install_asking_table();
+    for (int i = 0; i < 2; i++) {
+        gvmm_options o = GVMM_OPTIONS_INIT;
+        o.granularity = asked[i];
+        gvmm_resource_release(resource_with(o));
+        ck_assert_int_eq(granularity_asked,
+                         i ? CU_MEM_ALLOC_GRANULARITY_RECOMMENDED : CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+    }
+    ck_ok(gvmm_driver_install(NULL));
+}
+END_TEST
+
 /* ---- trace ---- */
 
 static gvmm_trace_record traced[64];
@@ -371,6 +454,8 @@ int main(void)
     tcase_add_test(driver, finding_the_driver);
     tcase_add_test(driver, c18_alive_at_exit);
     tcase_add_test(driver, a_driver_that_does_not_start);
+    tcase_add_test(driver, each_option_needs_its_own_attribute);
+    tcase_add_test(driver, the_granularity_is_that_of_the_options);
     tcase_add_test(driver, the_trace_shows_calls_and_arguments);
     return run_suites(suite, NULL);
 }

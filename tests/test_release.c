@@ -162,6 +162,7 @@ START_TEST(c16_close_waits_for_the_given_stream)
     gvmm_buffer *buffer;
     ck_ok(gvmm_buffer_create(&buffer, plain, G, stream));
     ck_close_waits_for(buffer, busy, busy);
+    ck_assert_ptr_eq(gvmm_buffer_stream(buffer), busy); /* which is recorded from then on */
     gvmm_buffer_release(buffer);
     ck_ok(gvmm_buffer_create(&buffer, plain, G, NULL));
     ck_close_waits_for(buffer, NULL, CU_STREAM_LEGACY);
@@ -191,7 +192,10 @@ START_TEST(c17_a_wrapped_mapping_is_deallocated)
     ck_capture_ends(stream);
     ck_ok(gvmm_resource_deallocate(plain, base, G, stream));
     ck_released(base, G);
-    ck_fails(gvmm_resource_deallocate(plain, base, G, NULL), GVMM_E_DRIVER); /* the first failure, from unmapping */
+    gvmm_error error;
+    ck_fails(gvmm_resource_deallocate(plain, base, G, NULL), GVMM_E_DRIVER); /* both fail; the first is told */
+    gvmm_last_error(&error);
+    ck_assert_str_eq(error.call, "cuMemUnmap");
     ck_no_warnings();
 }
 END_TEST

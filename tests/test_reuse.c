@@ -525,7 +525,31 @@ START_TEST(kept_memory_makes_room)
 }
 END_TEST
 
-/* The same while a stream captures: kept memory is what no capture uses, and unmapping it harms none. */
+/* A restore too: what it had made of the memory by then is made once more. */
+START_TEST(kept_memory_makes_room_for_a_restore)
+{
+    gvmm_options options = waiting_options();
+    options.chunk_size = G;
+    gvmm_resource *in_chunks = resource_with(options);
+    gvmm_buffer *buffer = create(in_chunks, 4 * G);
+    write_pattern(gvmm_buffer_address(buffer), 4 * G, 1);
+    ck_ok(gvmm_buffer_evict(buffer, NULL));
+    leave(4 * G, stream);
+    fault_call("cuMemCreate", 3, CUDA_ERROR_OUT_OF_MEMORY);
+    ck_ok(gvmm_buffer_restore(buffer));
+    ck_assert_uint_eq(gvmm_faults_injected(), 1);
+    gvmm_drain();
+    ck_ok(gvmm_faults_set(NULL));
+    ck_assert_uint_eq(kept(), 0);
+    ck_assert_uint_eq(gvmm_buffer_evicted_bytes(buffer), 0);
+    ck_assert_uint_eq(gvmm_buffer_generation(buffer), 4);
+    ck_pattern(gvmm_buffer_address(buffer), 4 * G, 1);
+    gvmm_buffer_release(buffer);
+    gvmm_resource_release(in_chunks);
+}
+END_TEST
+
+/* While a stream captures: kept memory is what no capture uses, and unmapping it harms none. */
 START_TEST(kept_memory_makes_room_beside_a_capture)
 {
     CUstream capturing = new_stream(CU_STREAM_NON_BLOCKING);
@@ -782,7 +806,7 @@ int main(void)
           a_range_of_chunks_is_kept_whole, a_capacity_comes_back_with_it, the_oldest_goes_at_the_limit,
           trimming_gives_up_the_oldest, all_goes_with_the_last_user, an_evicted_resource_keeps_nothing,
           evicted_memory_is_not_kept, the_last_user_can_come_again, kept_memory_makes_room,
-          kept_memory_makes_room_beside_a_capture}},
+          kept_memory_makes_room_for_a_restore, kept_memory_makes_room_beside_a_capture}},
         {"figures and threads",
          {contents_stay_unless_asked_for, the_figures_know, threads_share_it,
           what_one_thread_releases_another_is_given}},

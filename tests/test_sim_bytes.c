@@ -181,7 +181,7 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-START_TEST(two_mebibytes_come_and_go_within_30_us)
+START_TEST(two_mebibytes_come_and_go_within_150_us)
 {
     enum { N = 2001 };
     static double times[N];
@@ -190,7 +190,7 @@ START_TEST(two_mebibytes_come_and_go_within_30_us)
     printf("reserve, create, map, access, unmap, release, free of 2 MiB: median %.1f us, 99%% %.1f us\n", times[N / 2],
            times[N * 99 / 100]);
 #if defined(__OPTIMIZE__) && !SANITIZED
-    ck_assert_double_lt(times[N / 2], 5 * 30.0); /* the machine may be busy with other things */
+    ck_assert_double_lt(times[N / 2], 150.0); /* 30 are meant, but the machine may be busy with other things */
 #endif
 }
 END_TEST
@@ -293,7 +293,7 @@ int main(int argc, char **argv)
     tcase_add_test(bytes, the_cpu_crashes_on_device_memory);
     TCase *cost = add_machine_case(suite, "time and size");
     tcase_add_test(cost, with_latency_calls_take_their_time);
-    tcase_add_test(cost, two_mebibytes_come_and_go_within_30_us);
+    tcase_add_test(cost, two_mebibytes_come_and_go_within_150_us);
     tcase_add_test(cost, many_gibibytes_in_2_mib_chunks);
     return run_suites(suite, NULL);
 }
