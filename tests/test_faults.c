@@ -468,7 +468,12 @@ static bool sweep_step(const operation *op, uint64_t nth, bool onwards)
         if (!fired) ck_no_warnings();
     } else if (r) {
         ck_assert_msg(is_documented(r), "%s: %s", op->name, gvmm_result_name(r));
-        ck_assert_str_ne(last_text(), "");
+        gvmm_error error;
+        gvmm_last_error(&error);
+        bool is_mine = op->run != send_and_receive; /* which may tell of the other thread's */
+        ck_assert_msg(!is_mine || error.result == r, "%s: %s, and told is %s", op->name, gvmm_result_name(r),
+                      gvmm_result_name(error.result));
+        ck_assert_str_ne(error.text, "");
         ck_assert(!s.out && !s.out_resource && !s.out_export);
         wait_for_mappings(before.mappings); /* what a failed retention gave up is on its way */
         gvmm_get_stats(NULL, &after);
@@ -519,6 +524,9 @@ START_TEST(the_first_failure_wins)
     fault(4, true); /* buffer, reservation, reserve, then everything */
     ck_fails(gvmm_buffer_create(&out, plain, G, NULL), GVMM_E_NO_HOST_MEMORY);
     ck_assert_int_gt(atomic_load(&warning_count), 0); /* the failing undo is a warning */
+    gvmm_last_error(&error);
+    ck_assert_int_eq(error.result, GVMM_E_NO_HOST_MEMORY);
+    ck_assert_ptr_null(error.call);
     ck_assert_ptr_null(out);
 }
 END_TEST
