@@ -277,9 +277,10 @@ START_TEST(n2345_the_first_failure_is_told)
     gvmm_error error;
     ck_cu(cu->cuMemGetInfo(&available, &total));
     const size_t much = (2 * total + G) / G * G;
-    gvmm_buffer *small = buffer_with_hole_behind(plain, G, much), *out = NULL;
+    const size_t had = 16 * G; /* not so small that a GPU would put it elsewhere than the hole */
+    gvmm_buffer *small = buffer_with_hole_behind(plain, had, much), *out = NULL;
     fault_call("cuMemAddressReserve", 2, CUDA_ERROR_OUT_OF_MEMORY); /* the first is the probe's, which gets its place */
-    ck_fails(gvmm_buffer_grow(&out, small, G + much, NULL), GVMM_E_NO_DEVICE_MEMORY);
+    ck_fails(gvmm_buffer_grow(&out, small, had + much, NULL), GVMM_E_NO_DEVICE_MEMORY);
     ck_assert_uint_eq(gvmm_faults_injected(), 1);
     gvmm_last_error(&error);
     ck_assert_str_eq(error.call, "cuMemCreate");
