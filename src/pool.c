@@ -128,7 +128,8 @@ static void read_figures(gvmm_pool *pool, gvmm_pool_stats *out)
     out->physical_peak = h->physical_peak;
     out->reuses = cache.taken;
     out->mallocs = cache.taken + pool->searches;
-    out->blocks = out->mallocs - cache.put - pool->given_up;
+    uint64_t freed = cache.put + pool->given_up;
+    out->blocks = out->mallocs > freed ? out->mallocs - freed : 0;
     out->stitches = h->stitches;
 }
 

@@ -172,6 +172,7 @@ static void add_reuse(gvmm_stats *out, reuse *of)
     reuse_figures f;
     gvmm__reuse_read(&f, of);
     out->buffers += f.taken - f.put;
+    if (out->buffers > INT64_MAX) out->buffers = 0; /* what was made and kept since the account was read */
     out->allocations += f.taken;
     out->reused += f.taken;
     out->kept_bytes = f.kept_bytes;

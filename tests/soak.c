@@ -161,7 +161,7 @@ static void look_at_figures(member *m)
     must(s.mapped_bytes < (uint64_t)1 << 50 && s.physical_bytes < (uint64_t)1 << 50);
     must(s.buffers < 1000000 && s.kept_bytes < (uint64_t)1 << 50);
     gvmm_pool_get_stats(pools[below(m, POOLS)], &p);
-    must(p.physical_bytes <= (uint64_t)1 << 50);
+    must(p.physical_bytes <= (uint64_t)1 << 50 && p.blocks < 1000000);
 }
 
 static void do_maintenance(member *m)
