@@ -438,6 +438,44 @@ START_TEST(no_memory_waits_for_what_is_busy)
 }
 END_TEST
 
+static void look_at_the_pool(void *told, const gvmm_error *error)
+{
+    (void)error;
+    atomic_fetch_add((atomic_int *)told, stats().blocks == 0);
+}
+
+/* The event of a stream of another context is destroyed when it has been waited for, and that fails. */
+START_TEST(a_warning_handler_may_use_the_pool)
+{
+    CUcontext context;
+    CUstream other;
+    atomic_int told = 0;
+    if (device_count < 2) {
+        fprintf(stderr, "skip (hardware): streams of another device's context: one device\n");
+        return;
+    }
+    ck_cu(cu->cuDevicePrimaryCtxRetain(&context, 1));
+    ck_cu(cu->cuCtxPushCurrent(context));
+    other = new_stream();
+    new_pool(16 * MiB, false);
+    uint64_t a = take(16 * MiB, other);
+    gate *g = gate_on(other);
+    ck_cu(cu->cuCtxPopCurrent(&context));
+    give(a, other);
+    pthread_t opener;
+    gvmm_set_warning_handler(look_at_the_pool, &told);
+    fault_call("cuEventDestroy", 1, CUDA_ERROR_UNKNOWN);
+    ck_assert_int_eq(pthread_create(&opener, NULL, open_soon, g), 0);
+    give(take(12 * MiB, stream), stream);
+    pthread_join(opener, NULL);
+    ck_assert_int_eq(atomic_load(&told), 1);
+    ck_ok(gvmm_faults_set(NULL));
+    gate_end(g);
+    ck_cu(cu->cuStreamDestroy(other));
+    ck_cu(cu->cuDevicePrimaryCtxRelease(1));
+}
+END_TEST
+
 /* ---- stitching, trimming ---- */
 
 /* Two holes that lie apart make room for what fits into neither. */
@@ -727,6 +765,7 @@ int main(void)
     tcase_add_test(tests, unrelated_captures_stay_valid);
     tcase_add_test(tests, a_limit_is_kept);
     tcase_add_test(tests, no_memory_waits_for_what_is_busy);
+    tcase_add_test(tests, a_warning_handler_may_use_the_pool);
     tcase_add_test(tests, holes_are_stitched_together);
     tcase_add_test(tests, memory_moves_between_the_regions);
     tcase_add_test(tests, what_is_busy_is_not_stitched);
