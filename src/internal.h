@@ -841,6 +841,7 @@ typedef struct orders {
     heap *heap;
     device *device;
     bool streams_outlive;
+    uint64_t entered; /* blocks, since the start: their numbers */
     unsigned count;
     order *list[32];
 } orders;

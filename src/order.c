@@ -78,7 +78,7 @@ bool gvmm__order_enter(orders *o, pool_block *b, gvmm_stream stream, uint64_t id
     if (!to) to = make(o, stream, id);
     mark *m = to && event ? gvmm__alloc(sizeof *m) : NULL;
     if (!to || (event && !m)) return false;
-    to->entered++;
+    to->entered = ++o->entered; /* never used again, also where another stream gets this one's place */
     if (event) add(to, m, event, context);
     gvmm__heap_put(o->heap, b, &to->arena, to->entered);
     return true;
@@ -168,8 +168,8 @@ void gvmm__orders_linger(orders *o, pthread_mutex_t *lock)
 }
 
 /* The last mark of an order, which stays until it is let go; NULL: none. Or, where no event could be had, the number up
- * to which only waiting for the stream helps. */
-static mark *hold_last(orders *o, unsigned i, pthread_mutex_t *lock, uint64_t *unmarked)
+ * to which only waiting for the stream helps. The place may be another stream's by then. */
+static mark *hold_last(orders *o, unsigned i, pthread_mutex_t *lock, uint64_t *unmarked, gvmm_stream *stream)
 {
     lock_heap(lock);
     order *of = i < o->count ? o->list[i] : NULL;
@@ -177,6 +177,7 @@ static mark *hold_last(orders *o, unsigned i, pthread_mutex_t *lock, uint64_t *u
     while (m && m->next) m = m->next;
     if (m) m->waiting++;
     *unmarked = of && of->marked < of->entered ? of->entered : 0;
+    *stream = of ? of->stream : NULL;
     unlock_heap(lock);
     return m;
 }
@@ -184,9 +185,10 @@ static mark *hold_last(orders *o, unsigned i, pthread_mutex_t *lock, uint64_t *u
 static void wait_for(orders *o, unsigned i, pthread_mutex_t *lock)
 {
     uint64_t unmarked;
-    mark *m = hold_last(o, i, lock, &unmarked);
+    gvmm_stream stream;
+    mark *m = hold_last(o, i, lock, &unmarked, &stream);
     if (m) (void)DRIVER_QUIET(cuEventSynchronize, m->event); /* a failure: the poll will see what it is */
-    bool waited = unmarked && gvmm__stream_wait_or_fail(o->list[i]->stream, o->device) == GVMM_OK;
+    bool waited = unmarked && gvmm__stream_wait_or_fail(stream, o->device) == GVMM_OK;
     lock_heap(lock);
     if (m) m->waiting--;
     if (waited) gvmm__heap_done(o->heap, &o->list[i]->arena, unmarked);

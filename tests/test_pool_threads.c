@@ -2,6 +2,8 @@
  * assertions belong to the main thread: what fails in another is counted. */
 #include "support.h"
 
+#include <semaphore.h>
+
 enum { THREADS = 8, ROUNDS = 300, HELD = 16, POSTS = 64 };
 
 static gvmm_pool *pool;
@@ -58,7 +60,9 @@ static void end_pool(void)
     ck_assert_uint_eq(s.blocks, 0);
     gvmm_drain();
     gvmm_pool_release(pool);
-    for (int i = 0; i < THREADS; i++) ck_cu(cu->cuStreamDestroy(streams[i]));
+    for (int i = 0; i < THREADS; i++)
+        if (streams[i]) ck_cu(cu->cuStreamDestroy(streams[i]));
+    memset(streams, 0, sizeof streams);
     ck_no_warnings();
 }
 
@@ -142,6 +146,82 @@ START_TEST(a_block_is_freed_once)
 }
 END_TEST
 
+/* ---- what one waits for may be another's by then ---- */
+
+enum { ORDERS = 33 }; /* one more than a pool has */
+
+static gvmm_driver hooked;
+static gvmm_stream looked_for;
+static sem_t is_waiting;
+static gvmm_result answer;
+
+static CUresult tell_of_waiting(CUstream s)
+{
+    if (s == looked_for) sem_post(&is_waiting);
+    return cu->cuStreamSynchronize(s);
+}
+
+static void hook(void)
+{
+    hooked = *cu;
+    hooked.cuStreamSynchronize = tell_of_waiting;
+    gvmm_resource_release(plain);
+    ck_ok(gvmm_driver_install(gvmm_faults_over(&hooked)));
+    plain = resource_with(waiting_options());
+}
+
+static void *take_all(void *unused)
+{
+    uint64_t all = 0;
+    (void)unused;
+    answer = gvmm_pool_malloc(&all, pool, 32 * 2 * MiB, stream);
+    gvmm_pool_free(pool, all, stream);
+    return NULL;
+}
+
+static void free_to_heap(uint64_t block, gvmm_stream s)
+{
+    ck_ok(gvmm_pool_free(pool, block, s));
+    gvmm_pool_trim(pool, SIZE_MAX);
+}
+
+/* Without events only waiting for the streams helps. While one is waited for it takes its block back, and another stream
+ * gets its place in the pool: the work before that one's block is not done. */
+START_TEST(waiting_is_for_what_was_there)
+{
+    gvmm_pool_options options = GVMM_POOL_OPTIONS_INIT;
+    CUstream on[ORDERS];
+    uint64_t blocks[ORDERS];
+    pthread_t waiter;
+    options.streams_outlive = true;
+    options.limit = ORDERS * 2 * MiB;
+    ck_ok(gvmm_pool_create(&pool, plain, &options));
+    for (int i = 0; i < ORDERS; i++) {
+        ck_cu(cu->cuStreamCreate(&on[i], CU_STREAM_NON_BLOCKING));
+        ck_ok(gvmm_pool_malloc(&blocks[i], pool, 2 * MiB, on[i]));
+    }
+    ck_assert_int_eq(sem_init(&is_waiting, 0, 0), 0);
+    ck_ok(gvmm_faults_set(&(gvmm_fault){1, true, "cuEventCreate", CUDA_ERROR_UNKNOWN}));
+    gate *first = gate_on(on[0]), *last = gate_on(on[ORDERS - 1]);
+    looked_for = on[0];
+    free_to_heap(blocks[0], on[0]);
+    ck_assert_int_eq(pthread_create(&waiter, NULL, take_all, NULL), 0);
+    sem_wait(&is_waiting);
+    ck_ok(gvmm_pool_malloc(&blocks[0], pool, 2 * MiB, on[0]));
+    for (int i = 1; i < ORDERS; i++) free_to_heap(blocks[i], on[i]);
+    gate_open(first);
+    pthread_join(waiter, NULL);
+    ck_assert_int_eq(answer, GVMM_E_NO_DEVICE_MEMORY);
+    gate_end(last);
+    gate_end(first);
+    ck_ok(gvmm_pool_free(pool, blocks[0], on[0]));
+    ck_ok(gvmm_faults_set(NULL));
+    end_pool();
+    for (int i = 0; i < ORDERS; i++) ck_cu(cu->cuStreamDestroy(on[i]));
+    sem_destroy(&is_waiting);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("pool threads");
@@ -149,5 +229,8 @@ int main(void)
     tcase_add_loop_test(tests, each_on_its_stream, 0, 2);
     tcase_add_loop_test(tests, allocated_here_and_freed_there, 0, 2);
     tcase_add_test(tests, a_block_is_freed_once);
+    TCase *waits = add_case(suite, "waiting");
+    tcase_add_checked_fixture(waits, hook, NULL);
+    tcase_add_test(waits, waiting_is_for_what_was_there);
     return run_suites(suite, NULL);
 }
