@@ -222,20 +222,6 @@ static worker_need poll_lanes(void)
     return is_empty() ? WORKER_IDLE : gone ? WORKER_AGAIN : WORKER_SOON;
 }
 
-/* Waits for what the worker has to do, and for what waits for an event. What waits for the end of a capture is not
- * waited for: that may be the caller's own. */
-void gvmm_drain(void)
-{
-    while (!gvmm__on_worker() && !gvmm__in_child()) {
-        uint64_t seen = gvmm__worker_progress();
-        pthread_mutex_lock(&lock);
-        bool done = marked == 0;
-        pthread_mutex_unlock(&lock);
-        if (done && gvmm__work_waiting() == 0) return;
-        gvmm__worker_wait_past(seen);
-    }
-}
-
 uint64_t gvmm__retire_returned(void) { return atomic_load(&returned); }
 
 uint64_t gvmm__retire_waiting(void)
@@ -244,6 +230,30 @@ uint64_t gvmm__retire_waiting(void)
     uint64_t n = marked + unmarked;
     pthread_mutex_unlock(&lock);
     return n;
+}
+
+/* What a capture was made to hold although no thread could be had for it needs one now. */
+static bool has_worker(void)
+{
+    saved_error before;
+    gvmm__error_save(&before);
+    bool has = gvmm__worker_start() == GVMM_OK;
+    gvmm__error_restore(&before);
+    return has;
+}
+
+/* Waits for what the worker has to do, and for what waits for an event. What waits for the end of a capture is not
+ * waited for: that may be the caller's own. Nor is anything if there is no thread that could do it. */
+void gvmm_drain(void)
+{
+    while (!gvmm__on_worker() && !gvmm__in_child() && (gvmm__retire_waiting() || gvmm__work_waiting()) && has_worker()) {
+        uint64_t seen = gvmm__worker_progress();
+        pthread_mutex_lock(&lock);
+        bool done = marked == 0;
+        pthread_mutex_unlock(&lock);
+        if (done && gvmm__work_waiting() == 0) return;
+        gvmm__worker_wait_past(seen);
+    }
 }
 
 static void tell_worker(void) { gvmm__worker_poll(poll_lanes); }

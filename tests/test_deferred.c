@@ -241,6 +241,28 @@ START_TEST(a_capture_outlasts_a_mark_that_fails)
 }
 END_TEST
 
+/* What a capture holds comes back to a thread of gvmm's, which can be had later if it cannot be had just now. */
+START_TEST(a_capture_outlasts_a_thread_that_does_not_start)
+{
+    CUgraph graph;
+    gvmm_buffer *held = on_stream(stream);
+    uint64_t address = gvmm_buffer_address(held);
+    ck_cu(cu->cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    fault_call("malloc", 1, CUDA_ERROR_OUT_OF_MEMORY);
+    gvmm_buffer_release(held);
+    ck_ok(gvmm_faults_set(NULL));
+    ck_mapped(address);
+    ck_capture_ends(stream, &graph);
+    ck_cu(cu->cuGraphDestroy(graph));
+    while (waiting()) {
+        gvmm_drain();
+        sched_yield();
+    }
+    ck_released(address, G);
+    ck_no_warnings();
+}
+END_TEST
+
 /* No event can be had, or nothing can be asked: the call waits itself. Nothing is lost. */
 START_TEST(what_cannot_be_deferred_is_waited_for)
 {
@@ -497,6 +519,7 @@ int main(void)
     tcase_add_test(tests, default_stream_while_a_blocking_stream_captures);
     tcase_add_test(tests, a_release_between_captures_is_not_held_up);
     tcase_add_test(tests, a_capture_outlasts_a_mark_that_fails);
+    tcase_add_test(tests, a_capture_outlasts_a_thread_that_does_not_start);
     tcase_add_test(tests, what_cannot_be_deferred_is_waited_for);
     tcase_add_test(tests, a_driver_that_has_shut_down_ends_the_waiting);
     tcase_add_test(tests, an_allocation_that_finds_no_memory_drains);
