@@ -45,7 +45,7 @@ struct reuse {
     uint64_t serial;        /* in that list */
     pthread_mutex_t lock;   /* guards what follows. Taken before a front's */
     pthread_cond_t dropped; /* fewer threads are dropping */
-    unsigned dropping;      /* threads that drop what they have taken out, with no lock held */
+    unsigned dropping;      /* threads that drop what they have taken out, with no lock held; the cache does not end */
     size_t granted;         /* the quotas together, bytes */
     front *fronts;
     bool ended;
@@ -345,37 +345,45 @@ static void drop_all(reuse *u, reusable *victims)
     }
 }
 
-/* What the fronts may keep and do not. The cache's lock is held. */
+/* What a front may keep and does not. The cache's lock is held, as below, and the front's. */
+static void take_back_quota(reuse *u, front *f)
+{
+    u->granted -= f->quota - f->bytes;
+    f->quota = f->bytes;
+}
+
 static void take_back_quotas(reuse *u)
 {
     for (front *f = u->fronts; f; f = f->next) {
         gvmm__lock(&f->lock);
-        u->granted -= f->quota - f->bytes;
-        f->quota = f->bytes;
+        take_back_quota(u, f);
         gvmm__unlock(&f->lock);
     }
 }
 
+/* NULL: the front has nothing, and may keep nothing; threads may have taken what it had. */
+static reusable *take_oldest(reuse *u, front *f)
+{
+    gvmm__lock(&f->lock);
+    lay_down(f);
+    take_back_quota(u, f);
+    reusable *e = take_with_quota(u, f, f->oldest);
+    gvmm__unlock(&f->lock);
+    return e;
+}
+
+static void empty_front(reuse *u, front *f, size_t most, reusable **victims)
+{
+    for (reusable *e; u->granted > most && (e = take_oldest(u, f)); *victims = e) e->next = *victims;
+}
+
 /* Brings what is granted down to `most`, at the cost of `first`'s oldest entries, then of others'. What has to go is
- * added to `victims`. The cache's lock is held. */
+ * added to `victims`. */
 static void bring_down(reuse *u, size_t most, front *first, reusable **victims)
 {
     if (u->granted > most) take_back_quotas(u);
-    front *f = first ? first : u->fronts;
-    bool others = !first;
-    while (u->granted > most && f) {
-        gvmm__lock(&f->lock);
-        lay_down(f);
-        reusable *e = take_with_quota(u, f, f->oldest);
-        gvmm__unlock(&f->lock);
-        if (e) {
-            e->next = *victims;
-            *victims = e;
-        } else {
-            f = others ? f->next : u->fronts;
-            others = true;
-        }
-    }
+    if (first) empty_front(u, first, most, victims);
+    for (front *f = u->fronts; f; f = f->next) empty_front(u, f, most, victims);
 }
 
 static void keep(front *f, reusable *e)
@@ -418,14 +426,6 @@ bool gvmm__reuse_put(reuse *u, reusable *e)
     return fits || put_slowly(u, f, e);
 }
 
-/* In between the cache does not end. */
-static void begin_dropping(reuse *u)
-{
-    pthread_mutex_lock(&u->lock);
-    u->dropping++;
-    pthread_mutex_unlock(&u->lock);
-}
-
 static void end_dropping(reuse *u)
 {
     pthread_mutex_lock(&u->lock);
@@ -438,8 +438,8 @@ size_t gvmm__reuse_trim(reuse *u, size_t keep)
 {
     reusable *victims = NULL;
     size_t bytes = 0;
-    begin_dropping(u);
     pthread_mutex_lock(&u->lock);
+    u->dropping++;
     bring_down(u, keep, NULL, &victims);
     pthread_mutex_unlock(&u->lock);
     for (const reusable *e = victims; e; e = e->next) bytes += e->size;
@@ -454,7 +454,11 @@ static reuse *next_cache(uint64_t serial)
     pthread_mutex_lock(&all_lock);
     reuse *u = all;
     while (u && u->serial <= serial) u = u->next;
-    if (u) begin_dropping(u);
+    if (u) {
+        pthread_mutex_lock(&u->lock);
+        u->dropping++;
+        pthread_mutex_unlock(&u->lock);
+    }
     pthread_mutex_unlock(&all_lock);
     return u;
 }

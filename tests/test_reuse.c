@@ -751,6 +751,64 @@ START_TEST(what_one_thread_releases_another_is_given)
 }
 END_TEST
 
+enum { KEPT = 10 };
+
+static void *keep_many(void *chunks)
+{
+    gvmm_buffer *many[KEPT];
+    for (int i = 0; i < KEPT; i++) many[i] = make((size_t)(uintptr_t)chunks * G, stream);
+    for (int i = 0; i < KEPT; i++) gvmm_buffer_release(many[i]);
+    return NULL;
+}
+
+static atomic_bool going, over;
+
+/* By a buffer, which holds the resource. Check's assertions would take longer than all of it. */
+static void *make_until_told(void *of)
+{
+    while (!atomic_load(&over)) {
+        gvmm_buffer *buffer;
+        if (gvmm_buffer_create(&buffer, gvmm_buffer_resource(of), G, stream)) abort();
+        gvmm_buffer_release(buffer);
+        atomic_store(&going, true);
+    }
+    return NULL;
+}
+
+static void wait_until_it_goes(void)
+{
+    atomic_store(&going, false);
+    while (!atomic_load(&going)) sched_yield();
+}
+
+/* The cache's end finds what it has in the middle of what others keep: it comes and goes meanwhile. */
+START_TEST(a_thread_goes_on_while_the_last_user_leaves)
+{
+    gvmm_options options = keeping_options();
+    options.reuse_limit = 6 * KEPT * G;
+    options.streams_outlive = true;
+    for (int round = 0; round < 60; round++) {
+        pthread_t busy, many;
+        keep_with(options);
+        gvmm_buffer *buffer = make(4 * G, stream);
+        keep_many((void *)2);
+        over = false;
+        ck_assert_int_eq(pthread_create(&busy, NULL, make_until_told, buffer), 0);
+        wait_until_it_goes();
+        ck_assert_int_eq(pthread_create(&many, NULL, keep_many, (void *)3), 0);
+        pthread_join(many, NULL);
+        wait_until_it_goes();
+        gvmm_resource_release(keeping);
+        keeping = NULL;
+        over = true;
+        pthread_join(busy, NULL);
+        gvmm_buffer_release(buffer);
+        ck_nothing_left();
+    }
+    begin();
+}
+END_TEST
+
 /* ---- a machine of its own ---- */
 
 static gvmm_buffer *restoring;
@@ -816,6 +874,9 @@ int main(void)
         tcase_add_checked_fixture(tests, begin, finish);
         for (const TTest *const *test = cases[i].tests; *test; test++) tcase_add_test(tests, *test);
     }
+    TCase *threads = add_case(suite, "threads that nobody watches");
+    tcase_add_checked_fixture(threads, begin, finish);
+    tcase_add_test(threads, a_thread_goes_on_while_the_last_user_leaves);
     TCase *faults = add_case(suite, "faults");
     tcase_add_checked_fixture(faults, begin, finish);
     tcase_add_loop_test(faults, whatever_fails_nothing_is_lost, 0, 4);
