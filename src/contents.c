@@ -352,7 +352,7 @@ static void give_up(backup *b)
         gvmm__backup_end(b);
         return;
     }
-    b->end.run = end_backup;
+    b->end = (job){.run = end_backup};
     gvmm__work(&b->end);
 }
 

@@ -247,7 +247,7 @@ gvmm_result gvmm_resource_evict(gvmm_resource *resource, int tag, const gvmm_evi
     gvmm_result r = check_evict(&o, options);
     if (!r) {
         gvmm_resource_trim(resource, 0); /* what is kept for nobody is not worth saving */
-        gvmm_drain();                    /* nor is what was released, whose work only we can still wait for */
+        gvmm__drain_released();          /* nor is what was released, whose work only we can still wait for */
     }
     if (!r) r = set_of_account(&s, resource->account, tag);
     if (r) return r;

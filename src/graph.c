@@ -44,7 +44,7 @@ gvmm_result gvmm_buffer_retain_in_graph(gvmm_buffer *buffer, gvmm_graph graph)
         gvmm__range_release(r);
         return failed ? failed : GVMM_E_NO_HOST_MEMORY;
     }
-    *h = (held){{give_back, NULL}, r};
+    *h = (held){{.run = give_back, .gives_back = true}, r};
     gvmm__hold();
     failed = hold(graph, h);
     return gvmm__about(failed, "graph", "%p", (void *)graph);

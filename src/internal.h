@@ -317,6 +317,7 @@ stream_mark gvmm__stream_mark(device *d, gvmm_stream stream, CUevent *event, CUc
  * called once, and owns the rest. */
 typedef struct job {
     void (*run)(struct job *self);
+    bool gives_back; /* device memory that was released: see gvmm__drain_released */
     struct job *next;
 } job;
 
@@ -571,6 +572,7 @@ gvmm_result gvmm__placement_create(placement **out, gvmm_options *options, int o
 gvmm_result gvmm__worker_start(void);
 void gvmm__work(job *j);
 uint64_t gvmm__work_waiting(void);
+uint64_t gvmm__work_gives_back(void); /* how many of these give device memory back */
 
 /* What the worker looks at besides, between jobs, as it cannot announce itself: nothing there; something was done;
  * nothing was done yet. */
@@ -606,6 +608,9 @@ typedef struct retirement {
 void gvmm__retire(retirement *r);
 
 uint64_t gvmm__retire_waiting(void);
+
+/* gvmm_drain, but that pinning, unpinning and what is made ahead are not waited for. */
+void gvmm__drain_released(void);
 
 /* How many have gone. What goes is counted there as soon as it is not counted as waiting. */
 uint64_t gvmm__retire_returned(void);

@@ -118,7 +118,7 @@ static bool hold_by_capture(retirement *r)
     CUuserObject object;
     if (DRIVER_QUIET(cuStreamGetCaptureInfo, r->stream, &status, &id, &graph, NULL, NULL) != CUDA_SUCCESS || !graph)
         return false;
-    r->job.run = graph_let_go;
+    r->job = (job){.run = graph_let_go, .gives_back = true};
     if (DRIVER_QUIET(cuUserObjectCreate, &object, r, graph_is_gone, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) !=
         CUDA_SUCCESS)
         return false;
@@ -242,19 +242,22 @@ static bool has_worker(void)
     return has;
 }
 
-/* Waits for what the worker has to do, and for what waits for an event. What waits for the end of a capture is not
- * waited for: that may be the caller's own. Nor is anything if there is no thread that could do it. */
-void gvmm_drain(void)
+/* Waits for jobs of the worker's, and for what waits for an event. What waits for the end of a capture is not waited
+ * for: that may be the caller's own. Nor is anything if there is no thread that could do it. */
+static void drain(uint64_t (*jobs)(void))
 {
-    while (!gvmm__on_worker() && !gvmm__in_child() && (gvmm__retire_waiting() || gvmm__work_waiting()) && has_worker()) {
+    while (!gvmm__on_worker() && !gvmm__in_child() && (gvmm__retire_waiting() || jobs()) && has_worker()) {
         uint64_t seen = gvmm__worker_progress();
         pthread_mutex_lock(&lock);
         bool done = marked == 0;
         pthread_mutex_unlock(&lock);
-        if (done && gvmm__work_waiting() == 0) return;
+        if (done && jobs() == 0) return;
         gvmm__worker_wait_past(seen);
     }
 }
+
+void gvmm_drain(void) { drain(gvmm__work_waiting); }
+void gvmm__drain_released(void) { drain(gvmm__work_gives_back); }
 
 static void tell_worker(void) { gvmm__worker_poll(poll_lanes); }
 

@@ -60,7 +60,7 @@ gvmm_result gvmm__stock_create(stock **out, placement *p, size_t count, account 
     stock *s = gvmm__alloc(sizeof *s + count * sizeof s->chunks[0]);
     if (!s) return GVMM_E_NO_HOST_MEMORY;
     ref_init(&s->refs);
-    s->refill.run = refill;
+    s->refill = (job){.run = refill};
     s->made_as = gvmm__placement_retain(p);
     s->account = gvmm__account_retain(a);
     s->wanted = count;

@@ -15,7 +15,7 @@ static bool idle; /* waits without an end of its own */
 static worker_need (*poll)(void);
 static uint64_t progress; /* rounds of the loop */
 static job *first, **last = &first;
-static uint64_t waiting; /* in the list, or being done */
+static uint64_t waiting, giving_back; /* in the list, or being done; those that give back */
 
 /* How long until the next look at what cannot announce itself, microseconds: longer and longer while nothing
  * happens. */
@@ -43,6 +43,7 @@ static void *work(void *unused)
     pthread_mutex_lock(&lock);
     for (;;) {
         job *j = first;
+        bool gives_back = j && j->gives_back;
         if (j) {
             first = j->next;
             if (!first) last = &first;
@@ -55,6 +56,7 @@ static void *work(void *unused)
         worker_need need = look ? look() : WORKER_IDLE;
         pthread_mutex_lock(&lock);
         if (j) waiting--;
+        if (gives_back) giving_back--;
         progress++;
         pthread_cond_broadcast(&progressed);
         if (first || woken) continue;
@@ -92,17 +94,21 @@ void gvmm__work(job *j)
     *last = j;
     last = &j->next;
     waiting++;
+    giving_back += j->gives_back;
     pthread_cond_signal(&arrived);
     pthread_mutex_unlock(&lock);
 }
 
-uint64_t gvmm__work_waiting(void)
+static uint64_t read_count(const uint64_t *count)
 {
     pthread_mutex_lock(&lock);
-    uint64_t n = waiting;
+    uint64_t n = *count;
     pthread_mutex_unlock(&lock);
     return n;
 }
+
+uint64_t gvmm__work_waiting(void) { return read_count(&waiting); }
+uint64_t gvmm__work_gives_back(void) { return read_count(&giving_back); }
 
 void gvmm__worker_poll(worker_need (*look)(void))
 {
@@ -119,13 +125,7 @@ void gvmm__worker_wake(void)
     pthread_mutex_unlock(&lock);
 }
 
-uint64_t gvmm__worker_progress(void)
-{
-    pthread_mutex_lock(&lock);
-    uint64_t n = progress;
-    pthread_mutex_unlock(&lock);
-    return n;
-}
+uint64_t gvmm__worker_progress(void) { return read_count(&progress); }
 
 void gvmm__worker_wait_past(uint64_t seen)
 {
