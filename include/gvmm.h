@@ -849,8 +849,8 @@ GVMM_API gvmm_result gvmm_pool_malloc(uint64_t *out, gvmm_pool *pool, size_t siz
 GVMM_API gvmm_result gvmm_pool_free(gvmm_pool *pool, uint64_t address, gvmm_stream stream);
 
 /* Gives memory that is free and done with back to the driver until the pool has no more than `keep` bytes. Returns the
- * bytes that went. Only whole granules can go. Waits for nothing. Nothing else gives it back while the pool lives, not even
- * an allocation elsewhere that finds no memory. */
+ * bytes that went. Only whole granules can go. Waits for nothing. Where the device has no memory left for another pool or a
+ * buffer of the process, all its pools are trimmed; nothing else gives it back while the pool lives. */
 GVMM_API size_t gvmm_pool_trim(gvmm_pool *pool, size_t keep);
 
 /* Another limit; 0: none. Less than the pool has: it has to be trimmed, or gets no more. Blocks in the address space that
