@@ -254,22 +254,24 @@ static void drop(heap *h, piece *p, pool_block *b)
     gvmm__free(p);
 }
 
-/* A piece that lies wholly in the free block and has at most `most` bytes; NULL: none. */
-static piece *piece_in(const heap *h, const pool_block *b, size_t most)
+/* Of the window that a request of that size is to have; NULL: of none. */
+static bool is_apart(uint64_t start, uint64_t end, const window *w, size_t size)
+{
+    return !w || end <= w->start || w->start + size <= start;
+}
+
+/* A piece that lies wholly in the free block, outside of the window, and has at most `most` bytes; NULL: none. */
+static piece *piece_in(const heap *h, const pool_block *b, const window *w, size_t size, size_t most)
 {
     uint64_t at = (b->address - h->base + granule(h) - 1) / granule(h) * granule(h) + h->base;
     while (at + granule(h) <= end_of(b)) {
         piece *p = *piece_at(h, at);
         uint64_t start = p->mapping.address, end = start + p->mapping.memory->size;
-        if (start >= b->address && end <= end_of(b) && p->mapping.memory->size <= most) return p;
+        bool whole = start >= b->address && end <= end_of(b);
+        if (whole && end - start <= most && is_apart(start, end, w, size)) return p;
         at = end;
     }
     return NULL;
-}
-
-static bool overlaps(const pool_block *b, const window *w, size_t size)
-{
-    return w && b->address < w->start + size && w->start < end_of(b);
 }
 
 /* A free piece outside of the window, whose work is done, in the smallest block that has one. */
@@ -277,7 +279,7 @@ static piece *find_piece(const heap *h, const window *w, size_t size, size_t mos
 {
     for (unsigned region = 0; region < REGIONS; region++)
         for (pool_block *b = NULL; (b = gvmm__bins_next(&h->common.bins[region], b, granule(h)));) {
-            piece *p = overlaps(b, w, size) ? NULL : piece_in(h, b, most);
+            piece *p = piece_in(h, b, w, size, most);
             if (!p) continue;
             *in = b;
             return p;
