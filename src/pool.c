@@ -33,8 +33,7 @@ struct gvmm_pool {
     gvmm_resource *resource;
     account *account;
     size_t memory;   /* of the device, bytes */
-    gvmm_pool *next; /* of all pools, oldest first; guarded by pools_lock, as is the next */
-    uint64_t serial; /* in that list */
+    gvmm_pool *next; /* of all pools, guarded by pools_lock */
     pthread_mutex_t lock;
     heap heap;
     orders orders;
@@ -240,27 +239,26 @@ static gvmm_result fit_out(gvmm_pool *pool, const gvmm_pool_options *o)
 
 /* ---- all pools: what they have free is given back where memory is short ---- */
 
-static pthread_mutex_t pools_lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows */
+static pthread_mutex_t pools_lock = PTHREAD_MUTEX_INITIALIZER; /* guards the list */
 static gvmm_pool *pools;
-static uint64_t last_serial;
 
-/* The pool of the device that was made next after that one, held; one that is about to end is passed over. */
-static gvmm_pool *next_pool(uint64_t serial, int device)
+/* The device's next pool behind that one, which is held and so stays where it is; NULL: the first. Held; one that is about
+ * to end is passed over. */
+static gvmm_pool *next_pool(const gvmm_pool *p, int device)
 {
     pthread_mutex_lock(&pools_lock);
-    gvmm_pool *p = pools;
-    while (p && (p->serial <= serial || device_of(p)->ordinal != device || !ref_try_retain(&p->refs))) p = p->next;
+    gvmm_pool *next = p ? p->next : pools;
+    while (next && (device_of(next)->ordinal != device || !ref_try_retain(&next->refs))) next = next->next;
     pthread_mutex_unlock(&pools_lock);
-    return p;
+    return next;
 }
 
 static bool trim_pools(int device)
 {
     bool any = false;
-    uint64_t serial = 0;
-    for (gvmm_pool *p = next_pool(0, device); p; p = next_pool(serial, device)) {
-        serial = p->serial;
+    for (gvmm_pool *p = next_pool(NULL, device), *next; p; p = next) {
         any |= gvmm_pool_trim(p, 0) != 0;
+        next = next_pool(p, device);
         gvmm_pool_release(p);
     }
     return any;
@@ -270,10 +268,8 @@ static void enter_list(gvmm_pool *pool)
 {
     gvmm__room_from(trim_pools);
     pthread_mutex_lock(&pools_lock);
-    gvmm_pool **at = &pools;
-    while (*at) at = &(*at)->next;
-    *at = pool;
-    pool->serial = ++last_serial;
+    pool->next = pools;
+    pools = pool;
     pthread_mutex_unlock(&pools_lock);
 }
 
