@@ -24,7 +24,7 @@ enum { FIRST_LOOK = 20, LAST_LOOK = 160 };
 static void pause_for(unsigned microseconds)
 {
     struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
+    clock_gettime(CLOCK_MONOTONIC, &until); /* the other can be set back */
     until.tv_nsec += microseconds * 1000L;
     until.tv_sec += until.tv_nsec / 1000000000;
     until.tv_nsec %= 1000000000;
@@ -69,10 +69,22 @@ static void *work(void *unused)
     return NULL;
 }
 
+/* Nobody waits for it yet. */
+static void set_clock_of_waiting(void)
+{
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_destroy(&arrived);
+    pthread_cond_init(&arrived, &attributes);
+    pthread_condattr_destroy(&attributes);
+}
+
 static gvmm_result start_locked(void)
 {
     if (running) return GVMM_OK;
     pthread_t thread;
+    set_clock_of_waiting();
     if (!gvmm__thread_start(&thread, work, NULL)) return gvmm__fail(GVMM_E_NO_HOST_MEMORY, "cannot start a thread");
     pthread_detach(thread);
     running = true;

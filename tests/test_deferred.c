@@ -3,6 +3,9 @@
 #include "support.h"
 
 #include <semaphore.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
 
 static gvmm_resource *deferring;
 
@@ -297,6 +300,32 @@ START_TEST(a_driver_that_has_shut_down_ends_the_waiting)
 }
 END_TEST
 
+static atomic_bool is_ahead;
+
+/* In place of the C library's: seen from the worker, as if the clock were set back by an hour once it has looked. */
+int clock_gettime(clockid_t clock, struct timespec *out)
+{
+    int r = (int)syscall(SYS_clock_gettime, clock, out);
+    if (clock == CLOCK_REALTIME && atomic_load(&is_ahead)) out->tv_sec += 3600;
+    return r;
+}
+
+START_TEST(a_clock_that_is_set_back_holds_nothing_up)
+{
+    if (on_gpu) return; /* whose driver has a use for the clock, too */
+    gvmm_buffer *buffer = on_stream(stream);
+    uint64_t address = gvmm_buffer_address(buffer);
+    gate *g = gate_on(stream);
+    atomic_store(&is_ahead, true);
+    gvmm_buffer_release(buffer);
+    for (uint64_t seen = gvmm__worker_progress(); gvmm__worker_progress() < seen + 2;) sched_yield();
+    gate_end(g);
+    gvmm_drain();
+    ck_released(address, G);
+    atomic_store(&is_ahead, false);
+}
+END_TEST
+
 /* Device memory that waits to be given back is waited for before an allocation says that there is none. */
 START_TEST(an_allocation_that_finds_no_memory_drains)
 {
@@ -522,6 +551,7 @@ int main(void)
     tcase_add_test(tests, a_capture_outlasts_a_thread_that_does_not_start);
     tcase_add_test(tests, what_cannot_be_deferred_is_waited_for);
     tcase_add_test(tests, a_driver_that_has_shut_down_ends_the_waiting);
+    tcase_add_test(tests, a_clock_that_is_set_back_holds_nothing_up);
     tcase_add_test(tests, an_allocation_that_finds_no_memory_drains);
     tcase_add_test(tests, a_restore_that_finds_no_memory_drains);
     tcase_add_test(tests, what_came_back_since_the_attempt_is_room);
