@@ -828,7 +828,7 @@ GVMM_API void gvmm_pool_release(gvmm_pool *pool);
 /* Allocates, for use by `stream` first: others must be made to wait for it, as with cuMemAllocAsync. The address is a
  * multiple of 512, for 1 MiB and more of 4096. The bytes are what was there before.
  *
- * stream   NULL: the device's legacy default stream.
+ * stream   NULL: the device's legacy default stream. It must not begin to capture in another thread during the call.
  * Returns  GVMM_E_INVALID           a NULL, or size 0
  *          GVMM_E_NO_DEVICE_MEMORY  more than there is, or than the limit; after waiting for everything that was freed
  *          GVMM_E_NO_HOST_MEMORY, GVMM_E_NO_ADDRESS_SPACE, GVMM_E_DRIVER
@@ -841,7 +841,7 @@ GVMM_API gvmm_result gvmm_pool_malloc(uint64_t *out, gvmm_pool *pool, size_t siz
  *
  * address  0: does nothing.
  * stream   NULL: the device's legacy default stream. After the call it may be destroyed, but with streams_outlive, or if it
- *          was capturing.
+ *          was capturing. One that is not the malloc's must not begin to capture in another thread during the call.
  * Returns  GVMM_E_INVALID  not the address of a block of this pool, or freed already: nothing was done
  * Threads  any.
  * Capture  harms none. While the stream captures, the graph that it captures into holds the block, as in
