@@ -3,7 +3,7 @@
  *     exchange → share → graph, compose, evict, torch → contents → buffer, pool → grow → resource → order
  *         → stock, retire, reuse, prepare, heap → blocks → worker → ranks → options → probe → range → residence
  *         → mapping → memory → reservation, backup, placement → stream → device → stats → driver, faults, trace
- *         → wire, socket → host → error
+ *         → wire, socket → host, seats → error
  *
  * A file uses only what is to its right (tools/check_includes.sh). Objects are reference counted; `create` and `retain`
  * give a reference, `release` takes one, takes NULL, and makes the one driver call that undoes the object. Host memory
@@ -105,6 +105,16 @@ static inline void gvmm__unlock(small_lock *lock) { atomic_flag_clear_explicit(l
 void gvmm__hold(void);
 void gvmm__unhold(void);
 bool gvmm__held(void);
+
+/* ---- seats.c: a small number for each thread ---- */
+
+enum { SEATS = 128 };
+
+/* The calling thread's, which no other has; 0: everybody's who found none; SEATS: not asked for yet. A thread that ends gives
+ * its own to another. */
+extern _Thread_local unsigned gvmm__seat;
+void gvmm__seat_find(void);
+unsigned gvmm__seats_used(void); /* from 0 on; those behind have never been anybody's */
 
 /* ---- wire.c: descriptors of buffers as bytes, and the frames around them. No driver, no memory ---- */
 

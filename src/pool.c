@@ -13,7 +13,6 @@
 #include "internal.h"
 
 enum {
-    COUNTERS = 128,
     SPACE = 5,    /* address space, in times of what the pool may have: so that memory can always be put elsewhere */
     SLACK = 64,   /* one in so many bytes of the most that was live may be free before memory is saved */
     PATIENCE = 8, /* once so many times the most that was live has been moved, each EARNED bytes more */
@@ -42,7 +41,7 @@ struct gvmm_pool {
     /* Guarded by the lock: figures; waiting: bytes of blocks that gvmm__retire has. */
     size_t live_peak, rounded_peak, waiting;
     uint64_t searches, given_up; /* mallocs and frees that the cache had no part in */
-    counter counters[COUNTERS];
+    counter counters[SEATS];     /* by seat */
 };
 
 /* Warnings wait until the lock has been let go, as their handler may call the pool. */
@@ -62,52 +61,21 @@ static device *device_of(const gvmm_pool *pool) { return &pool->resource->device
 
 /* ---- counting ---- */
 
-static pthread_mutex_t seats_lock = PTHREAD_MUTEX_INITIALIZER; /* guards the next two */
-static uint64_t seats[COUNTERS / 64] = {1};                    /* taken by threads; the first is everybody's */
-static atomic_uint seats_used = 1; /* from the first on; those behind have never been taken */
-static pthread_key_t seat_key;
-static _Thread_local unsigned my_seat = COUNTERS; /* that: none yet */
-
-static void give_seat_back(void *seat)
-{
-    unsigned i = (unsigned)(uintptr_t)seat;
-    my_seat = COUNTERS;
-    pthread_mutex_lock(&seats_lock);
-    seats[i / 64] &= ~((uint64_t)1 << i % 64);
-    pthread_mutex_unlock(&seats_lock);
-}
-
-static void make_key(void) { pthread_key_create(&seat_key, give_seat_back); }
-
-static void find_seat(void)
-{
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, make_key);
-    my_seat = 0;
-    pthread_mutex_lock(&seats_lock);
-    for (unsigned i = 1; i < COUNTERS && !my_seat; i++)
-        if (!(seats[i / 64] >> i % 64 & 1)) my_seat = i;
-    if (my_seat && pthread_setspecific(seat_key, (void *)(uintptr_t)my_seat)) my_seat = 0;
-    seats[my_seat / 64] |= (uint64_t)1 << my_seat % 64;
-    if (my_seat >= seats_used) atomic_store(&seats_used, my_seat + 1);
-    pthread_mutex_unlock(&seats_lock);
-}
-
 static __attribute__((noinline)) void count_with_others(gvmm_pool *pool, uint64_t live)
 {
-    if (my_seat == COUNTERS) find_seat();
-    atomic_fetch_add_explicit(&pool->counters[my_seat].live, live, memory_order_relaxed);
+    if (gvmm__seat == SEATS) gvmm__seat_find();
+    atomic_fetch_add_explicit(&pool->counters[gvmm__seat].live, live, memory_order_relaxed);
 }
 
 /* One's own needs no atomic addition, only that readers see whole numbers. All else that figures tell is counted where
  * blocks go by anyway. */
 static inline void count(gvmm_pool *pool, uint64_t live)
 {
-    if (my_seat % COUNTERS == 0) {
+    if (gvmm__seat % SEATS == 0) {
         count_with_others(pool, live);
         return;
     }
-    atomic_ullong *to = &pool->counters[my_seat].live;
+    atomic_ullong *to = &pool->counters[gvmm__seat].live;
     atomic_store_explicit(to, atomic_load_explicit(to, memory_order_relaxed) + live, memory_order_relaxed);
 }
 
@@ -118,7 +86,7 @@ static void read_figures(gvmm_pool *pool, gvmm_pool_stats *out)
     reuse_figures cache;
     gvmm__reuse_read(&cache, pool->reuse);
     memset(out, 0, sizeof *out);
-    for (size_t i = 0; i < atomic_load(&seats_used); i++)
+    for (size_t i = 0; i < gvmm__seats_used(); i++)
         out->live_bytes += atomic_load_explicit(&pool->counters[i].live, memory_order_relaxed);
     if (out->live_bytes > h->end - h->base) out->live_bytes = 0;
     uint64_t free = cache.kept_bytes + pool->waiting;

@@ -6,7 +6,7 @@
 set -eu
 
 # Left uses right; those joined by commas may use one another. A new file of src/ takes its place here.
-order="exchange share graph,compose,evict,torch contents buffer,pool grow resource order stock,retire,reuse,prepare,heap blocks worker ranks options probe range residence mapping memory reservation,backup,placement stream device stats driver,faults,trace wire,socket host error"
+order="exchange share graph,compose,evict,torch contents buffer,pool grow resource order stock,retire,reuse,prepare,heap blocks worker ranks options probe range residence mapping memory reservation,backup,placement stream device stats driver,faults,trace wire,socket host,seats error"
 
 # Constant tables of names, which whoever writes a message may use; and how the simulator reports through gvmm_last_error.
 names='^gvmm_(driver_call|driver_status|result)_(name|text)$'
