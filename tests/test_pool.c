@@ -456,7 +456,7 @@ START_TEST(a_warning_handler_may_use_the_pool)
     }
     ck_cu(cu->cuDevicePrimaryCtxRetain(&context, 1));
     ck_cu(cu->cuCtxPushCurrent(context));
-    other = new_stream();
+    other = new_stream(CU_STREAM_NON_BLOCKING);
     new_pool(16 * MiB, false);
     uint64_t a = take(16 * MiB, other);
     gate *g = gate_on(other);
