@@ -11,6 +11,7 @@ static pthread_key_t at_thread_end;
 static void give_back(void *seat)
 {
     gvmm__seat = SEATS;
+    if (gvmm__in_child()) return;
     pthread_mutex_lock(&lock);
     taken[(uintptr_t)seat] = false;
     pthread_mutex_unlock(&lock);

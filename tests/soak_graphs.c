@@ -4,10 +4,14 @@
 
 typedef struct capture {
     CUstream on;
-    bool may_be_lost; /* on a stream that blocks the default stream: whoever uses that ends the capture */
-    family *of;       /* NULL: no buffer is in it */
+    bool blocking; /* the stream blocks the default stream: whoever uses that ends the capture */
+    family *of;    /* NULL: no buffer is in it */
     exec got;
 } capture;
+
+/* Where a fault denied an event, another thread waits for the stream itself, and the capture may begin between its question
+ * and its wait (docs/capture.md). */
+static bool may_be_lost(const capture *c) { return c->blocking || faults_of_all() != 0; }
 
 static CUstream stream_to_capture(member *m, bool *blocking)
 {
@@ -34,7 +38,7 @@ static void capture_fills(member *m, capture *c, gvmm_buffer *view)
     for (size_t i = 0; i < count; i++) {
         uint32_t word = below(m, 1u << 30);
         CUresult status = cu->cuMemsetD32Async(list[i].address, word, list[i].size / 4, c->on);
-        if (!c->may_be_lost) must_cu(status);
+        if (!may_be_lost(c)) must_cu(status);
         c->got.fills[i] = (chunk){list[i].memory, word, true};
     }
     c->got.fill_count = count;
@@ -76,7 +80,7 @@ static void capture_buffer(member *m, capture *c, family *f)
         faults_allow_retain(true);
         gvmm_result r = gvmm_buffer_retain_in_capture(view, c->on);
         faults_allow_retain(false);
-        if (!call_ended(m, c->may_be_lost && r == GVMM_E_INVALID ? GVMM_OK : r, "retain in capture") || r) return;
+        if (!call_ended(m, may_be_lost(c) && r == GVMM_E_INVALID ? GVMM_OK : r, "retain in capture") || r) return;
     }
     c->of = f;
     hold(&c->got, view);
@@ -121,7 +125,7 @@ static void instantiate(member *m, capture *c)
 /* What was captured is gone, and what it held goes back. */
 static void lost(member *m, capture *c, CUresult status)
 {
-    if (!c->may_be_lost) wrong("a capture was lost: %s", gvmm_driver_status_name((int)status));
+    if (!may_be_lost(c)) wrong("a capture was lost: %s", gvmm_driver_status_name((int)status));
     counted(FIGURE_captures_lost);
     if (c->got.graph) must_cu(cu->cuGraphDestroy(c->got.graph));
     if (!c->of) return;
@@ -135,7 +139,7 @@ void do_capture(member *m)
                                                 CU_STREAM_CAPTURE_MODE_RELAXED};
     capture c = {0};
     if (m->capturing) return;
-    c.on = stream_to_capture(m, &c.may_be_lost);
+    c.on = stream_to_capture(m, &c.blocking);
     family *f = any_family(m);
     if (f && f->on != c.on) settle(f->on); /* the capturing stream may be the one that is waited for */
     must_cu(cu->cuStreamBeginCapture(c.on, modes[below(m, 3)]));
