@@ -101,7 +101,8 @@ typedef void (*gvmm_warning_fn)(void *user, const gvmm_error *error);
  *
  * Owns     `user` must stay valid until another function is set and no call is in progress.
  * Threads  `fn` runs on whatever thread releases something, one of gvmm's own too, with no lock held; it must not throw
- *          or jump, and may call gvmm. */
+ *          or jump. It may call gvmm, but must not evict or restore while another thread does: that one may be waiting
+ *          for this. */
 GVMM_API void gvmm_set_warning_handler(gvmm_warning_fn fn, void *user);
 
 /* ---------------------------------------------------------------------------------------------
@@ -216,6 +217,13 @@ GVMM_API void gvmm_resource_release(gvmm_resource *resource);
  *
  * Capture  harms none. */
 GVMM_API size_t gvmm_resource_trim(gvmm_resource *resource, size_t keep);
+
+/* Another reuse_limit from now on, bytes; what is kept above it goes as by gvmm_resource_trim. 0 keeps nothing. The
+ * resource's options tell the first one.
+ *
+ * Returns  GVMM_E_INVALID: NULL, or the resource was made without a reuse_limit
+ * Capture  harms none. */
+GVMM_API gvmm_result gvmm_resource_set_reuse_limit(gvmm_resource *resource, uint64_t limit);
 
 /* The device's ordinal, or -1 for host locations. */
 GVMM_API int gvmm_resource_device(const gvmm_resource *resource);

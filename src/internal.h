@@ -657,6 +657,9 @@ reusable *gvmm__reuse_take(reuse *u, size_t size, gvmm_stream stream, uint64_t *
 size_t gvmm__reuse_trim(reuse *u, size_t keep);
 bool gvmm__reuse_trim_all(void);
 
+/* From now on, and for what is kept already. */
+void gvmm__reuse_set_limit(reuse *u, size_t limit);
+
 /* Of one cache, or of all that have not ended. */
 typedef struct reuse_figures {
     uint64_t taken, put, calls; /* since the start; driver calls that gvmm__driver_calls does not know */

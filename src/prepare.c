@@ -16,6 +16,12 @@ struct prepared {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards all slots and what they point to */
 static pthread_cond_t paused = PTHREAD_COND_INITIALIZER; /* one is not being pinned any more */
 
+static void forget(prepared *p)
+{
+    gvmm__free(p);
+    gvmm__unhold();
+}
+
 /* Relaxed, as pinning could disturb a capture. */
 static bool pin_piece(backup *b)
 {
@@ -52,7 +58,7 @@ static void go_on(job *self)
     gvmm__warnings_tell();
     if (again) gvmm__work(&p->job);
     gvmm__backup_release(gone);
-    if (over) gvmm__free(p);
+    if (over) forget(p);
 }
 
 /* Out of its slot, or NULL if there is none. With the lock held. */
@@ -78,16 +84,17 @@ static gvmm_result make(prepared **out, size_t bytes, CUdevice device, account *
 {
     prepared *p = gvmm__alloc(sizeof *p);
     if (!p) return GVMM_E_NO_HOST_MEMORY;
+    gvmm__hold(); /* it may outlive the resource and the backup */
     *p = (prepared){.job = {.run = go_on}, .queued = true};
     gvmm_result r = gvmm__backup_create(&p->backup, bytes, NULL, device, a);
     if (r) {
-        gvmm__free(p);
+        forget(p);
         return r;
     }
     r = gvmm__worker_start();
     if (r) {
         gvmm__backup_release(p->backup);
-        gvmm__free(p);
+        forget(p);
         return r;
     }
     *out = p;
@@ -137,7 +144,7 @@ backup *gvmm__prepare_take(prepared **slot, size_t bytes)
     p->abandoned = true;
     bool over = !p->queued;
     pthread_mutex_unlock(&lock);
-    if (over) gvmm__free(p);
+    if (over) forget(p);
     if (b && b->size >= bytes) return b;
     gvmm__backup_release(b);
     return NULL;

@@ -150,6 +150,15 @@ size_t gvmm_resource_trim(gvmm_resource *resource, size_t keep)
     return keeps ? gvmm__reuse_trim(resource->reuse, keep) : 0;
 }
 
+gvmm_result gvmm_resource_set_reuse_limit(gvmm_resource *resource, uint64_t limit)
+{
+    if (!resource) return gvmm__fail(GVMM_E_INVALID, "resource is NULL");
+    if (!resource->reuse) return gvmm__fail(GVMM_E_INVALID, "reuse_limit: the resource was made without one");
+    if (gvmm__in_child()) return gvmm__fail_in_child();
+    gvmm__reuse_set_limit(resource->reuse, limit < SIZE_MAX ? (size_t)limit : SIZE_MAX);
+    return GVMM_OK;
+}
+
 gvmm_result gvmm_resource_deallocate(gvmm_resource *resource, uint64_t address, size_t size, gvmm_stream stream)
 {
     if (!resource) return gvmm__fail(GVMM_E_INVALID, "resource is NULL");

@@ -37,7 +37,7 @@ struct front {
 
 struct reuse {
     device *device;
-    size_t limit; /* bytes */
+    atomic_size_t limit; /* bytes; changed with the lock held */
     bool streams_outlive;
     bool of_pool; /* gives to the same stream only; what it keeps are not buffers */
     void (*drop)(reusable *);
@@ -394,14 +394,15 @@ static void keep(front *f, reusable *e)
     f->put++;
 }
 
-/* With more of the limit than the front has. False if the cache has ended. */
+/* With more of the limit than the front has. False if the cache has ended, or the limit has been lowered. */
 static bool put_slowly(reuse *u, front *f, reusable *e)
 {
     reusable *victims = NULL;
     pthread_mutex_lock(&u->lock);
-    bool ended = u->ended;
-    if (!ended) {
-        bring_down(u, u->limit - e->size, f, &victims);
+    size_t limit = atomic_load(&u->limit);
+    bool can = !u->ended && e->size <= limit;
+    if (can) {
+        bring_down(u, limit - e->size, f, &victims);
         u->granted += e->size;
         gvmm__lock(&f->lock);
         f->quota += e->size;
@@ -410,12 +411,12 @@ static bool put_slowly(reuse *u, front *f, reusable *e)
     }
     pthread_mutex_unlock(&u->lock);
     drop_all(u, victims);
-    return !ended;
+    return can;
 }
 
 bool gvmm__reuse_put(reuse *u, reusable *e)
 {
-    if (e->size > u->limit) return false;
+    if (e->size > atomic_load_explicit(&u->limit, memory_order_relaxed)) return false;
     front *f = front_of(u);
     if (!f || !mark_end(u, e)) return false;
     gvmm__lock(&f->lock);
@@ -461,6 +462,14 @@ static reuse *next_cache(uint64_t serial)
     }
     pthread_mutex_unlock(&all_lock);
     return u;
+}
+
+void gvmm__reuse_set_limit(reuse *u, size_t limit)
+{
+    pthread_mutex_lock(&u->lock);
+    atomic_store(&u->limit, limit);
+    pthread_mutex_unlock(&u->lock);
+    gvmm__reuse_trim(u, limit);
 }
 
 bool gvmm__reuse_trim_all(void)

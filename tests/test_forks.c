@@ -173,6 +173,7 @@ static void try_resources(void)
     must_refuse(gvmm_pool_create(&other, plain, NULL));
     must_refuse(gvmm_pool_malloc(&address, pool, 512, stream));
     must_refuse(gvmm_pool_set_limit(pool, 0));
+    must_refuse(gvmm_resource_set_reuse_limit(plain, 0));
     must(!gvmm_torch_malloc(512, 0, stream));
     must(!resource && !other && !address);
 }

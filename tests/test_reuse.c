@@ -442,6 +442,32 @@ START_TEST(trimming_gives_up_the_oldest)
 }
 END_TEST
 
+START_TEST(the_limit_can_be_changed)
+{
+    gvmm_buffer *list[3];
+    for (int i = 0; i < 3; i++) list[i] = make(G, stream);
+    uint64_t oldest = gvmm_buffer_address(list[0]), newest = gvmm_buffer_address(list[2]);
+    for (int i = 0; i < 3; i++) gvmm_buffer_release(list[i]);
+    ck_ok(gvmm_resource_set_reuse_limit(keeping, 2 * G - 1)); /* one of them */
+    ck_assert_uint_eq(kept(), G);
+    gvmm_drain();
+    ck_released(oldest, G);
+    ck_mapped(newest);
+    leave(2 * G, stream); /* larger than the limit: it goes, what is kept stays */
+    ck_assert_uint_eq(kept(), G);
+    ck_ok(gvmm_resource_set_reuse_limit(keeping, 0));
+    leave(G, stream);
+    ck_assert_uint_eq(kept(), 0);
+    ck_ok(gvmm_resource_set_reuse_limit(keeping, UINT64_MAX));
+    leave((LIMIT + 1) * G, stream);
+    ck_assert_uint_eq(kept(), (LIMIT + 1) * G);
+    ck_fails(gvmm_resource_set_reuse_limit(plain, G), GVMM_E_INVALID);
+    ck_names("reuse_limit");
+    ck_fails(gvmm_resource_set_reuse_limit(NULL, G), GVMM_E_INVALID);
+    ck_names("resource");
+}
+END_TEST
+
 START_TEST(all_goes_with_the_last_user)
 {
     uint64_t address = leave(G, stream);
@@ -862,9 +888,9 @@ int main(void)
         {"kept",
          {what_others_show_is_not_kept, what_was_changed_is_not_kept, what_waited_is_not_kept,
           a_range_of_chunks_is_kept_whole, a_capacity_comes_back_with_it, the_oldest_goes_at_the_limit,
-          trimming_gives_up_the_oldest, all_goes_with_the_last_user, an_evicted_resource_keeps_nothing,
-          evicted_memory_is_not_kept, the_last_user_can_come_again, kept_memory_makes_room,
-          kept_memory_makes_room_for_a_restore, kept_memory_makes_room_beside_a_capture}},
+          trimming_gives_up_the_oldest, the_limit_can_be_changed, all_goes_with_the_last_user,
+          an_evicted_resource_keeps_nothing, evicted_memory_is_not_kept, the_last_user_can_come_again,
+          kept_memory_makes_room, kept_memory_makes_room_for_a_restore, kept_memory_makes_room_beside_a_capture}},
         {"figures and threads",
          {contents_stay_unless_asked_for, the_figures_know, threads_share_it,
           what_one_thread_releases_another_is_given}},

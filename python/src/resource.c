@@ -367,6 +367,18 @@ static PyObject *resource_trim(PyObject *op, PyObject *const *args, Py_ssize_t n
     return PyLong_FromSize_t(bytes);
 }
 
+static PyObject *resource_set_reuse_limit(PyObject *op, PyObject *limit)
+{
+    resource_object *self = (resource_object *)op;
+    size_t bytes;
+    if (!resource_ready(self) || !take_size(limit, &bytes)) return NULL;
+    call c;
+    call_begin(&c);
+    gvmm_result r = gvmm_resource_set_reuse_limit(self->resource, bytes);
+    call_end(&c, self->state);
+    return r ? raise_result(self->state, r) : Py_NewRef(Py_None);
+}
+
 /* ---- attributes ---- */
 
 static PyObject *get_device_id(PyObject *op, void *unused)
@@ -457,6 +469,12 @@ static PyMethodDef methods[] = {
      "before it is done; drain() waits for that. Returns the bytes given up. Harms no capture.\n\n"
      "Raises TypeError and OverflowError for the number.\n\n"
      ">>> resource.trim(); gvmm.drain()"},
+    {"set_reuse_limit", resource_set_reuse_limit, METH_O,
+     "set_reuse_limit($self, limit, /)\n--\n\n"
+     "Another reuse_limit from now on, bytes; what is kept above it goes as by trim(). 0 keeps nothing. `config` tells the first\n"
+     "one. Harms no capture.\n\n"
+     "Raises ValueError for a resource that was made without a reuse_limit, TypeError and OverflowError for the number.\n\n"
+     ">>> resource.set_reuse_limit(1 << 30)"},
     {"compose", FAST(resource_compose),
      "compose($self, /, pieces, *, stream=None)\n--\n\n"
      "Makes a buffer, at an address of its own, that shows pieces of others one behind the other. Nothing is copied; the pieces'\n"

@@ -368,6 +368,23 @@ def test_trim(keeping, stream):
     assert keeping.trim() == 0
 
 
+def test_another_limit(keeping, resource, stream):
+    buffers = [keeping.allocate(G, stream=stream) for _ in range(3)]
+    while buffers:
+        del buffers[0]
+    keeping.set_reuse_limit(2 * G)
+    assert kept(keeping) == 2 * G
+    keeping.set_reuse_limit(0)
+    assert kept(keeping) == 0
+    leave(keeping)
+    assert kept(keeping) == 0
+    with pytest.raises(ValueError, match="reuse_limit"):
+        resource.set_reuse_limit(G)
+    for wrong, kind in (("x", TypeError), (None, TypeError), (-1, OverflowError)):
+        with pytest.raises(kind):
+            keeping.set_reuse_limit(wrong)
+
+
 def test_trim_of_what_keeps_nothing(resource):
     leave(resource)
     assert resource.trim() == 0
