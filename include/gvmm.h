@@ -162,8 +162,8 @@ typedef struct gvmm_options {
     gvmm_release_mode release_mode;
     unsigned optional;    /* GVMM_OPTIONAL_ bits: what is left out, in place of an error, where it cannot be had */
     uint64_t reuse_limit; /* bytes of closed buffers to keep for gvmm_buffer_create; 0: none. See there */
-    bool streams_outlive; /* a promise: streams that buffers record are not destroyed before the resource is released.
-                             Without a reuse_limit of no effect, as is the next */
+    bool streams_outlive; /* a promise: streams that buffers record are not destroyed before the resource is released,
+                             and do not capture. Without a reuse_limit of no effect, as is the next */
     bool zero_reused;     /* buffers made of kept memory are zero, too. Device memory only */
 } gvmm_options;
 
@@ -312,7 +312,7 @@ GVMM_API gvmm_result gvmm_buffer_close(gvmm_buffer *buffer, gvmm_stream stream);
 
 /* The same without waiting, in place of which gvmm remembers how far the stream is: the memory goes back when that work
  * is done, on a thread of gvmm. The call returns at once; after it the stream may be destroyed, unless it was
- * capturing.
+ * capturing: then the memory goes when its graph is gone and this thread, or gvmm_drain, has been here again.
  *
  * stream   as in gvmm_buffer_close.
  * Returns  GVMM_E_INVALID      buffer is NULL
@@ -681,8 +681,13 @@ GVMM_API gvmm_result gvmm_buffer_retain_in_capture(gvmm_buffer *buffer, gvmm_str
  * the graph's end; pinned host memory that restored contents were kept in. Also for what gvmm makes ahead. Memory that
  * is held by buffers, graphs or a capture in progress is not waited for.
  *
+ * What was released while its stream was capturing (or, on the default stream, while a blocking one was) needs an event on
+ * that stream once the graph is gone. The thread that released it sees to that with its next call that creates, releases,
+ * allocates or drains; gvmm_drain does so for all threads.
+ *
  * Threads  any but one that work waits for: not in a host function. On gvmm's own thread, where a warning handler may
- *          run, it returns at once.
+ *          run, it returns at once. Not while another thread begins or ends a capture on a stream of that kind: that
+ *          may crash the driver.
  * Capture  allowed. */
 GVMM_API void gvmm_drain(void);
 
@@ -803,7 +808,8 @@ typedef struct gvmm_pool gvmm_pool;
 typedef struct gvmm_pool_options {
     size_t struct_size;
     size_t limit; /* bytes of physical memory that the pool may have; 0: what the device has */
-    /* Promises that every stream named in a free lives as long as the pool: a free is then cheaper. */
+    /* Promises that every stream named in a free lives as long as the pool, and begins no capture while another thread
+     * uses it: a free is then cheaper. */
     bool streams_outlive;
 } gvmm_pool_options;
 

@@ -260,6 +260,7 @@ gvmm_result gvmm_buffer_create_with_capacity(gvmm_buffer **out, gvmm_resource *r
         *out = buffer;
         return GVMM_OK;
     }
+    gvmm__retire_mark();
     buffer = new_buffer(resource, gvmm__stream_recorded(stream, &resource->device), capacity);
     if (!buffer) return GVMM_E_NO_HOST_MEMORY;
     buffer->kept.stream_id = stream_id;

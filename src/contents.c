@@ -474,6 +474,6 @@ gvmm_result gvmm__contents_out(const member *list, size_t count, const contents_
     bool more_to_come = gvmm__work_waiting() != 0 && !gvmm__on_worker();
     gvmm_result r = all_out(list, count, where);
     if (r != GVMM_E_NO_HOST_MEMORY || !more_to_come) return r;
-    gvmm_drain();
+    gvmm__drain();
     return all_out(list, count, where);
 }

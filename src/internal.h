@@ -610,7 +610,10 @@ typedef struct retirement {
         job job;                 /* held by a graph */
     };
     CUevent event; /* reached when the range may go; NULL: not marked yet */
-    CUcontext event_context;
+    union {
+        CUcontext event_context;
+        const void *thread; /* not marked yet: who is to do that */
+    };
 } retirement;
 
 /* Gives the range back when its event is reached, or without one when the stream's work so far is done, and returns at
@@ -619,7 +622,12 @@ void gvmm__retire(retirement *r);
 
 uint64_t gvmm__retire_waiting(void);
 
-/* gvmm_drain, but that pinning, unpinning and what is made ahead are not waited for. */
+/* Marks what the calling thread released and could not be marked then. Costs a load if there is nothing. */
+void gvmm__retire_mark(void);
+
+/* gvmm_drain, but that what other threads have to mark is left to them; and that pinning, unpinning and what is made
+ * ahead are not waited for. */
+void gvmm__drain(void);
 void gvmm__drain_released(void);
 
 /* How many have gone. What goes is counted there as soon as it is not counted as waiting. */

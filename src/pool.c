@@ -448,6 +448,7 @@ static __attribute__((noinline)) gvmm_result search(pool_block **out, gvmm_pool 
     gvmm_result r = take_ready(out, pool, &q);
     if (r) return r;
     if (!*out) {
+        gvmm__retire_mark();
         saved_error before; /* memory that was found in the end is no failure */
         gvmm__error_save(&before);
         r = allocate(out, pool, &q);

@@ -139,7 +139,7 @@ bool gvmm__make_room(int device, uint64_t before)
 {
     bool kept = gvmm__reuse_trim_all(), waiting = gvmm__retire_waiting() != 0, had_stock = gvmm__stocks_flush(device);
     bool any = kept || waiting || had_stock;
-    if (any) gvmm_drain(); /* a chunk may just be on its way into the stock, and out again */
+    if (any) gvmm__drain(); /* a chunk may just be on its way into the stock, and out again */
     room_maker fn = atomic_load(&others);
     return (fn && fn(device)) || any || gvmm__retire_returned() != before;
 }

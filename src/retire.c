@@ -5,12 +5,15 @@
  * by an event now:
  *
  *   the stream is capturing         what it captures may use the memory at every launch: the graph under capture holds
- *   the range, and when
- *                                   the graph is gone the stream's earlier work is still to be waited for (so here it
- *                                   must live on)
- *   the default stream, while a     every call on it but the question would end that capture: ask again later
+ *                                   the range, and when the graph is gone the stream's earlier work is still to be
+ *                                   waited for (so here it must live on)
+ *   the default stream, while a     every call on it but the question would end that capture
  *   blocking stream captures
  *   no event can be had             wait here after all
+ *
+ * The first two are marked later, but not by the worker: a graph, also the one under capture, is for one thread at a
+ * time, and the worker's records crashed the driver where other threads captured a lot (docs/capture.md). So the thread
+ * that released them does it, at its next call that allocates, releases or drains.
  *
  * Entries of a stream are reached in order, so they queue up in lanes, by their stream, and of each stream only the
  * first is asked about. */
@@ -25,8 +28,11 @@ typedef struct lane {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows */
 static lane lanes[LANES];
-static atomic_ullong returned;    /* entries that have gone, since the start; changed with the lock held */
-static uint64_t marked, unmarked; /* entries in lanes: that wait for an event, that wait to be marked */
+static uint64_t marked;               /* entries in lanes */
+static retirement *unmarked;          /* those that wait to be marked, in no order */
+static atomic_ullong unmarked_count;  /* those, and those that are just being marked; changed with the lock held */
+static atomic_ullong returned;        /* entries that have gone, since the start; likewise */
+static _Thread_local char thread_tag; /* its address tells threads apart */
 
 static lane *lane_of(const retirement *r)
 {
@@ -39,13 +45,13 @@ static bool is_of_stream_of(const retirement *r, const retirement *other)
     return r->stream == other->stream && r->device->primary == other->device->primary;
 }
 
-static uint64_t *count_of(const retirement *r) { return r->event ? &marked : &unmarked; }
-
 /* Where no event can be had only waiting is left, but not for a stream that captures: that would end its capture, and
  * the memory would go without the wait. It is asked again later. */
 static stream_mark try_to_mark(retirement *r)
 {
-    stream_mark m = gvmm__stream_mark(r->device, r->stream, &r->event, &r->event_context);
+    CUcontext context = NULL;
+    stream_mark m = gvmm__stream_mark(r->device, r->stream, &r->event, &context);
+    if (m == MARK_SET) r->event_context = context;
     bool captures = m == MARK_FAILED && gvmm__stream_check(r->stream) == GVMM_E_CAPTURING;
     return captures ? MARK_CAPTURING : m;
 }
@@ -85,27 +91,79 @@ static void enqueue(retirement *r)
     r->next = NULL;
     *l->last = r;
     l->last = &r->next;
-    ++*count_of(r);
+    marked++;
     pthread_mutex_unlock(&lock);
     gvmm__worker_wake();
 }
 
-/* ---- held by the graph under capture ---- */
+/* ---- to be marked later ---- */
 
-/* Marked, or in the lanes to be marked later; false if neither will do. */
-static bool mark_or_queue(retirement *r, stream_mark m)
+static void remember(retirement *r)
+{
+    pthread_mutex_lock(&lock);
+    r->next = unmarked;
+    unmarked = r;
+    atomic_fetch_add(&unmarked_count, 1);
+    pthread_mutex_unlock(&lock);
+}
+
+/* False if only waiting is left. */
+static bool mark_or_remember(retirement *r, stream_mark m)
 {
     if (m == MARK_FAILED) return false;
-    enqueue(r);
+    if (m == MARK_SET) enqueue(r);
+    else remember(r);
     return true;
 }
 
-/* On the worker: the graph is gone, the stream's earlier work is left to wait for. */
-static void graph_let_go(job *self)
+/* Those of the calling thread, or of all. They count as unmarked until they count as something else. */
+static retirement *take_unmarked(bool all)
 {
-    retirement *r = (retirement *)((char *)self - offsetof(retirement, job));
-    if (!mark_or_queue(r, try_to_mark(r))) wait_and_give_back(r);
+    retirement *list = NULL;
+    pthread_mutex_lock(&lock);
+    for (retirement **at = &unmarked, *r; (r = *at);) {
+        if (all || r->thread == &thread_tag) {
+            *at = r->next;
+            r->next = list;
+            list = r;
+        } else {
+            at = &r->next;
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    return list;
 }
+
+static void mark_now(retirement *r)
+{
+    bool there = mark_or_remember(r, try_to_mark(r));
+    if (!there) wait_and_give_back(r);
+    pthread_mutex_lock(&lock);
+    atomic_fetch_sub(&unmarked_count, 1);
+    if (!there) atomic_fetch_add(&returned, 1);
+    pthread_mutex_unlock(&lock);
+}
+
+static void mark_unmarked(bool all)
+{
+    CUstreamCaptureMode old = CU_STREAM_CAPTURE_MODE_RELAXED;
+    if (atomic_load_explicit(&unmarked_count, memory_order_relaxed) == 0) return;
+    CUresult status = DRIVER_QUIET(cuThreadExchangeStreamCaptureMode, &old);
+    bool over = status == CUDA_ERROR_DEINITIALIZED; /* no captures to harm */
+    if (status != CUDA_SUCCESS && !over) return;
+    for (retirement *r = take_unmarked(all), *next; r; r = next) {
+        next = r->next;
+        mark_now(r);
+    }
+    if (!over) gvmm__relaxed_leave(old);
+}
+
+void gvmm__retire_mark(void) { mark_unmarked(false); }
+
+/* ---- held by the graph under capture ---- */
+
+/* On the worker: the graph is gone, the stream's earlier work is left to wait for. */
+static void graph_let_go(job *self) { remember((retirement *)((char *)self - offsetof(retirement, job))); }
 
 /* On a driver thread, where nothing but this is allowed. */
 static void graph_is_gone(void *data) { gvmm__work(&((retirement *)data)->job); }
@@ -129,23 +187,15 @@ static bool hold_by_capture(retirement *r)
 
 /* ---- the queue ---- */
 
-/* Is the work before an entry done? One that could not be marked is tried again; if that cannot be, it is waited
- * for. */
-static bool is_done(retirement *r)
-{
-    stream_mark m = r->event ? MARK_SET : try_to_mark(r);
-    if (m == MARK_FAILED) gvmm__stream_wait(r->stream, r->device, address_of(r));
-    if (m != MARK_SET) return m == MARK_FAILED;
-    return DRIVER_QUIET(cuEventQuery, r->event) !=
-           CUDA_ERROR_NOT_READY; /* an error: the work will never be done, or is */
-}
+/* An error: the work will never be done, or is. */
+static bool is_done(const retirement *r) { return DRIVER_QUIET(cuEventQuery, r->event) != CUDA_ERROR_NOT_READY; }
 
 /* The first entry of a lane, or the one behind `r`; NULL also where all that follow wait for `stuck`, so that thousands
  * in flight cost nothing at every look. The worker alone takes entries out, so what it has seen stays. */
 static retirement *next_in(const lane *l, const retirement *r, const retirement *stuck)
 {
     pthread_mutex_lock(&lock);
-    bool rest_is_behind = stuck && stuck->event && !l->shared;
+    bool rest_is_behind = stuck && !l->shared;
     retirement *next = rest_is_behind ? NULL : r ? r->next : l->first;
     pthread_mutex_unlock(&lock);
     return next;
@@ -159,13 +209,6 @@ static void take_out(lane *l, retirement *before, retirement *r)
     pthread_mutex_unlock(&lock);
 }
 
-/* Need the entry not be asked about, for one in front of it that is not done? What waits to be marked says nothing
- * about what is marked: that came between two captures, when the worker was busy, and is done all the same. */
-static bool is_behind(const retirement *r, const retirement *stuck)
-{
-    return stuck && is_of_stream_of(r, stuck) && (stuck->event || !r->event);
-}
-
 /* Gives back what is done. Two streams can share a lane: behind an entry that is not done, those of the same stream are
  * not done either; others may be. */
 static uint64_t clear_lane(lane *l)
@@ -173,24 +216,16 @@ static uint64_t clear_lane(lane *l)
     uint64_t gone = 0;
     retirement *stuck = NULL, *before = NULL, *r = next_in(l, NULL, NULL);
     while (r) {
-        retirement *next;
-        bool was_marked = r->event != NULL, done = !is_behind(r, stuck) && is_done(r);
-        if (!was_marked && (r->event || done)) {
-            pthread_mutex_lock(&lock);
-            unmarked--, marked++;
-            pthread_mutex_unlock(&lock);
-        }
-        if (done) {
+        bool is_behind = stuck && is_of_stream_of(r, stuck);
+        if (!is_behind && is_done(r)) {
             take_out(l, before, r);
-            next = next_in(l, before, stuck);
             give_back(r);
             gone++;
         } else {
             if (!stuck) stuck = r;
             before = r;
-            next = next_in(l, r, stuck);
         }
-        r = next;
+        r = next_in(l, before, stuck);
     }
     return gone;
 }
@@ -198,7 +233,7 @@ static uint64_t clear_lane(lane *l)
 static bool is_empty(void)
 {
     pthread_mutex_lock(&lock);
-    bool empty = marked + unmarked == 0;
+    bool empty = marked == 0;
     pthread_mutex_unlock(&lock);
     return empty;
 }
@@ -216,7 +251,7 @@ static worker_need poll_lanes(void)
     for (size_t i = 0; i < LANES; i++) gone += clear_lane(&lanes[i]);
     if (!over) gvmm__relaxed_leave(old);
     pthread_mutex_lock(&lock);
-    marked -= gone; /* what has gone was marked */
+    marked -= gone;
     atomic_fetch_add(&returned, gone);
     pthread_mutex_unlock(&lock);
     return is_empty() ? WORKER_IDLE : gone ? WORKER_AGAIN : WORKER_SOON;
@@ -227,7 +262,7 @@ uint64_t gvmm__retire_returned(void) { return atomic_load(&returned); }
 uint64_t gvmm__retire_waiting(void)
 {
     pthread_mutex_lock(&lock);
-    uint64_t n = marked + unmarked;
+    uint64_t n = marked + atomic_load(&unmarked_count);
     pthread_mutex_unlock(&lock);
     return n;
 }
@@ -244,20 +279,20 @@ static bool has_worker(void)
 
 /* Waits for jobs of the worker's, and for what waits for an event. What waits for the end of a capture is not waited
  * for: that may be the caller's own. Nor is anything if there is no thread that could do it. */
-static void drain(uint64_t (*jobs)(void))
+static void drain(uint64_t (*jobs)(void), bool of_all_threads)
 {
     while (!gvmm__on_worker() && !gvmm__in_child() && (gvmm__retire_waiting() || jobs()) && has_worker()) {
         uint64_t seen = gvmm__worker_progress();
-        pthread_mutex_lock(&lock);
-        bool done = marked == 0;
-        pthread_mutex_unlock(&lock);
-        if (done && jobs() == 0) return;
+        bool no_jobs = jobs() == 0; /* they may leave something to be marked */
+        mark_unmarked(of_all_threads);
+        if (no_jobs && is_empty()) return;
         gvmm__worker_wait_past(seen);
     }
 }
 
-void gvmm_drain(void) { drain(gvmm__work_waiting); }
-void gvmm__drain_released(void) { drain(gvmm__work_gives_back); }
+void gvmm_drain(void) { drain(gvmm__work_waiting, true); }
+void gvmm__drain(void) { drain(gvmm__work_waiting, false); }
+void gvmm__drain_released(void) { drain(gvmm__work_gives_back, false); }
 
 static void tell_worker(void) { gvmm__worker_poll(poll_lanes); }
 
@@ -274,12 +309,14 @@ void gvmm__retire(retirement *r)
         give_back(r);
         return;
     }
+    if (!r->event) r->thread = &thread_tag;
+    gvmm__retire_mark();
     CUstreamCaptureMode old = CU_STREAM_CAPTURE_MODE_RELAXED;
     bool relaxed = DRIVER_QUIET(cuThreadExchangeStreamCaptureMode, &old) == CUDA_SUCCESS;
     stream_mark m = !relaxed || !start() ? MARK_FAILED : r->event ? MARK_SET : try_to_mark(r);
     if (m == MARK_FAILED && !r->event && gvmm__stream_check(r->stream) == GVMM_E_CAPTURING)
         m = MARK_CAPTURING; /* a wait would end it */
-    bool on_its_way = (m == MARK_CAPTURING && hold_by_capture(r)) || mark_or_queue(r, m);
+    bool on_its_way = (m == MARK_CAPTURING && hold_by_capture(r)) || mark_or_remember(r, m);
     if (!on_its_way) wait_and_give_back(r);
     if (relaxed) gvmm__relaxed_leave(old);
 }

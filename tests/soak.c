@@ -111,6 +111,7 @@ CUstream any_stream(member *m, const kind *k)
         CUstream s = m->streams[below(m, STREAMS)];
         if (s && s != m->capturing) return s;
     }
+    if (k->outlive) return m->lasting[2 * below(m, 2)]; /* which do not capture, as the promise asks */
     CUstream s = m->lasting[below(m, LASTING)];
     return s != m->capturing ? s : m->lasting[0];
 }
@@ -168,6 +169,7 @@ static void do_maintenance(member *m)
 {
     switch (below(m, 8)) {
     case 0:
+        if (on_gpu) break; /* others begin and end captures just now, which the simulator alone does not mind */
         gvmm_drain();
         counted(FIGURE_drains);
         break;

@@ -16,7 +16,7 @@
 enum {
     MEMBERS = 64,
     STREAMS = 4,
-    LASTING = 2,
+    LASTING = 3,
     FAMILIES = 6,
     BLOCKS = 12,
     VIEWS = 6,
@@ -95,7 +95,7 @@ typedef struct member {
     unsigned index;
     uint64_t random;
     CUstreamCaptureMode mode;                    /* while it calls gvmm */
-    CUstream streams[STREAMS], lasting[LASTING]; /* those come and go. lasting[0] never captures */
+    CUstream streams[STREAMS], lasting[LASTING]; /* those come and go. Of these only lasting[1] captures */
     bool blocking[STREAMS];
     CUstream capturing; /* NULL: none. Only the work that is to be captured may go there */
     family *captured;   /* by it; nothing else is done with that until it is a graph */
