@@ -181,6 +181,8 @@ void write_pattern(uint64_t address, size_t size, unsigned seed)
     ck_assert_ptr_nonnull(bytes);
     make_pattern(bytes, size, seed);
     ck_cu(cu->cuMemcpyHtoD(address, bytes, size));
+    ck_cu(cu->cuStreamSynchronize(
+        CU_STREAM_LEGACY)); /* it returns when it has read them: a buffer of another stream does not wait */
     free(bytes);
 }
 

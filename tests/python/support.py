@@ -95,7 +95,9 @@ def map_by_hand(size: int) -> int:
 
 
 def write(address: int, data: bytes) -> None:
+    """Until the bytes are there: the copy returns when it has read them, and a buffer that records another stream does not wait for it."""
     driver_call("cuMemcpyHtoD", address, ctypes.c_char_p(data), len(data))
+    driver_call("cuStreamSynchronize", 1)  # the legacy default stream, on which it was made
 
 
 def read(address: int, size: int) -> bytes:
