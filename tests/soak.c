@@ -208,6 +208,7 @@ static void do_something(member *m)
 
 static void start_member(member *m, unsigned index)
 {
+    faults_thread_is_soaks();
     m->index = index;
     m->random = (asked.seed + 1) * 0x9e3779b97f4a7c15u + index * 0x2545f4914f6cdd1du;
     must_cu(cu->cuCtxSetCurrent(context));

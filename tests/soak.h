@@ -42,7 +42,8 @@ void faults_plan(const fault_plan *plan); /* while nobody makes calls */
 bool faults_can_fail(int call);           /* see is_harmful there */
 unsigned long long faults_of_thread(void);
 unsigned long long faults_of_all(void);
-void faults_mask(bool masked); /* no faults on this thread */
+void faults_thread_is_soaks(void); /* the calling one, and none of gvmm's */
+void faults_mask(bool masked);     /* no faults on this thread */
 void faults_allow_retain(bool allowed);
 long long host_allocations(void);
 

@@ -10,7 +10,7 @@ static atomic_llong allocations;
 static uint64_t first_seed;
 static _Thread_local unsigned long long mine;
 static _Thread_local uint64_t state;
-static _Thread_local bool masked, retaining;
+static _Thread_local bool masked, retaining, of_soak;
 
 /* Calls that tell gvmm how far the work is, or that it waits with. What fails there is not waited for and given up all
  * the same, with a warning: so it is documented, and work that ran into it would be no fault of gvmm's. */
@@ -44,8 +44,25 @@ static uint64_t roll(void)
     return state >> 16;
 }
 
+/* gvmm's own thread asks events: streams are for their owners, who may be capturing (docs/capture.md). */
+static void is_allowed(int call)
+{
+    switch (call) {
+    case GVMM_CALL_cuEventRecord:
+    case GVMM_CALL_cuStreamGetCaptureInfo:
+    case GVMM_CALL_cuStreamGetCtx:
+    case GVMM_CALL_cuStreamGetId:
+    case GVMM_CALL_cuStreamIsCapturing:
+    case GVMM_CALL_cuStreamQuery:
+    case GVMM_CALL_cuStreamSynchronize:
+    case GVMM_CALL_cuStreamWaitEvent:
+        if (!of_soak) wrong("a thread of gvmm calls %s", gvmm_driver_call_name((gvmm_driver_call)call));
+    }
+}
+
 static CUresult next(int call)
 {
+    is_allowed(call);
     unsigned n = atomic_load_explicit(&one_in, memory_order_relaxed);
     int which = atomic_load_explicit(&only, memory_order_relaxed);
     if (!n || masked || is_harmful(call) || (which != FAULT_ANY && which != call) || roll() % n) return CUDA_SUCCESS;
@@ -104,6 +121,7 @@ void faults_plan(const fault_plan *plan)
     atomic_store(&one_in, plan->one_in);
 }
 
+void faults_thread_is_soaks(void) { of_soak = true; }
 unsigned long long faults_of_thread(void) { return mine; }
 unsigned long long faults_of_all(void) { return atomic_load(&injected); }
 void faults_mask(bool on) { masked = on; }
