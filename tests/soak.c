@@ -148,7 +148,7 @@ static void do_stream(member *m)
         m->streams[i] = NULL;
         return;
     }
-    m->blocking[i] = below(m, 4) == 0;
+    m->blocking[i] = below(m, 4) == 0 && !on_gpu; /* others use the default stream while it captures: docs/capture.md */
     must_cu(cu->cuStreamCreate(&m->streams[i], m->blocking[i] ? CU_STREAM_DEFAULT : CU_STREAM_NON_BLOCKING));
     counted(FIGURE_streams);
 }
