@@ -10,8 +10,10 @@
 #include "soak.h"
 
 #include <argp.h>
+#include <execinfo.h>
 #include <malloc.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <time.h>
 #include <unistd.h>
@@ -262,6 +264,23 @@ static double now(void)
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+/* Where a driver crashes, as a rule on a GPU: addr2line tells the functions. Sanitizers have a report of their own. */
+static void tell_crash(int number)
+{
+    void *frames[64];
+    backtrace_symbols_fd(frames, backtrace(frames, 64), STDERR_FILENO);
+    signal(number, SIG_DFL);
+    raise(number);
+}
+
+static void catch_crashes(void)
+{
+    void *first;
+    backtrace(&first, 1); /* loads what it needs */
+    signal(SIGSEGV, tell_crash);
+    signal(SIGABRT, tell_crash);
 }
 
 static void choose_driver(void)
@@ -553,6 +572,7 @@ int main(int argc, char **argv)
     argp_err_exit_status = 2;
     if (argp_parse(&syntax, argc, argv, 0, NULL, NULL)) return 2;
     double start = now();
+    if (!SANITIZED) catch_crashes();
     choose_driver();
     member *mine = &members[asked.threads];
     start_member(mine, asked.threads);
