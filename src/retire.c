@@ -151,10 +151,13 @@ static void mark_unmarked(bool all)
     CUresult status = DRIVER_QUIET(cuThreadExchangeStreamCaptureMode, &old);
     bool over = status == CUDA_ERROR_DEINITIALIZED; /* no captures to harm */
     if (status != CUDA_SUCCESS && !over) return;
+    saved_error before; /* what goes wrong here is no failure of the caller's */
+    gvmm__error_save(&before);
     for (retirement *r = take_unmarked(all), *next; r; r = next) {
         next = r->next;
         mark_now(r);
     }
+    gvmm__error_restore(&before);
     if (!over) gvmm__relaxed_leave(old);
 }
 

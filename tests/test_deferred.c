@@ -246,7 +246,9 @@ START_TEST(a_capture_outlasts_a_mark_that_fails)
     uint64_t address = gvmm_buffer_address(held);
     ck_ok(gvmm_faults_set(&(gvmm_fault){1, true, "cuStreamGetCtx", CUDA_ERROR_UNKNOWN}));
     hold_by_capture_and_let_go(held);
+    ck_fails(gvmm_buffer_close(NULL, NULL), GVMM_E_INVALID);
     gvmm_drain();
+    ck_names("buffer is NULL"); /* the caller's last failure */
     ck_mapped(address);
     ck_capture_ends(stream, &graph);
     ck_cu(cu->cuGraphDestroy(graph));
