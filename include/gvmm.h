@@ -682,8 +682,8 @@ GVMM_API gvmm_result gvmm_buffer_retain_in_capture(gvmm_buffer *buffer, gvmm_str
  * is held by buffers, graphs or a capture in progress is not waited for.
  *
  * What was released while its stream was capturing (or, on the default stream, while a blocking one was) needs an event on
- * that stream once the graph is gone. The thread that released it sees to that with its next call that creates, releases,
- * allocates or drains; gvmm_drain does so for all threads.
+ * that stream once the graph is gone. The thread that released it sees to that with its next call that makes memory or
+ * gives some up deferred (not with one that kept memory is enough for); gvmm_drain does so for all threads.
  *
  * Threads  any but one that work waits for: not in a host function. On gvmm's own thread, where a warning handler may
  *          run, it returns at once. Not while another thread begins or ends a capture on a stream of that kind: that

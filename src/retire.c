@@ -13,7 +13,7 @@
  *
  * The first two are marked later, but not by the worker: a graph, also the one under capture, is for one thread at a
  * time, and the worker's records crashed the driver where other threads captured a lot (docs/capture.md). So the thread
- * that released them does it, at its next call that allocates, releases or drains.
+ * that released them does it, at its next call that makes memory, retires some, or drains.
  *
  * Entries of a stream are reached in order, so they queue up in lanes, by their stream, and of each stream only the
  * first is asked about. */
