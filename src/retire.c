@@ -47,13 +47,17 @@ static bool is_of_stream_of(const retirement *r, const retirement *other)
 
 /* Where no event can be had only waiting is left, but not for a stream that captures: that would end its capture, and
  * the memory would go without the wait. It is asked again later. */
+static stream_mark without_event(const retirement *r)
+{
+    return gvmm__stream_check(r->stream) == GVMM_E_CAPTURING ? MARK_CAPTURING : MARK_FAILED;
+}
+
 static stream_mark try_to_mark(retirement *r)
 {
     CUcontext context = NULL;
     stream_mark m = gvmm__stream_mark(r->device, r->stream, &r->event, &context);
     if (m == MARK_SET) r->event_context = context;
-    bool captures = m == MARK_FAILED && gvmm__stream_check(r->stream) == GVMM_E_CAPTURING;
-    return captures ? MARK_CAPTURING : m;
+    return m == MARK_FAILED ? without_event(r) : m;
 }
 
 /* ---- giving back ---- */
@@ -316,9 +320,8 @@ void gvmm__retire(retirement *r)
     gvmm__retire_mark();
     CUstreamCaptureMode old = CU_STREAM_CAPTURE_MODE_RELAXED;
     bool relaxed = DRIVER_QUIET(cuThreadExchangeStreamCaptureMode, &old) == CUDA_SUCCESS;
-    stream_mark m = !relaxed || !start() ? MARK_FAILED : r->event ? MARK_SET : try_to_mark(r);
-    if (m == MARK_FAILED && !r->event && gvmm__stream_check(r->stream) == GVMM_E_CAPTURING)
-        m = MARK_CAPTURING; /* a wait would end it */
+    bool can = relaxed && start();
+    stream_mark m = r->event ? (can ? MARK_SET : MARK_FAILED) : can ? try_to_mark(r) : without_event(r);
     bool on_its_way = (m == MARK_CAPTURING && hold_by_capture(r)) || mark_or_remember(r, m);
     if (!on_its_way) wait_and_give_back(r);
     if (relaxed) gvmm__relaxed_leave(old);
