@@ -174,6 +174,18 @@ void gvmm__warnings_tell(void)
     if (all.more) gvmm__warn(GVMM_E_DRIVER, "memory", 0, "%u more warnings of the same call are left out", all.more);
 }
 
+void gvmm__silent_lock(pthread_mutex_t *lock)
+{
+    pthread_mutex_lock(lock);
+    gvmm__warnings_hold();
+}
+
+void gvmm__silent_unlock(pthread_mutex_t *lock)
+{
+    pthread_mutex_unlock(lock);
+    gvmm__warnings_tell();
+}
+
 void gvmm__warn(gvmm_result result, const char *object, uint64_t address, const char *format, ...)
 {
     char text[sizeof last_text];

@@ -44,6 +44,10 @@ gvmm_result gvmm__error_restore(const saved_error *saved);
 void gvmm__warnings_hold(void);
 void gvmm__warnings_tell(void);
 
+/* Such a lock. */
+void gvmm__silent_lock(pthread_mutex_t *lock);
+void gvmm__silent_unlock(pthread_mutex_t *lock);
+
 /* Tells the warning handler. Does not touch the thread's last error. */
 void gvmm__warn(gvmm_result result, const char *object, uint64_t address, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
@@ -679,8 +683,8 @@ void gvmm__reuse_read(reuse_figures *out, reuse *of);
  * are not buffers: of its figures, only the calls are the process's. */
 void gvmm__reuse_set_of_pool(reuse *u);
 
-/* Drops all, and keeps nothing from then on; nobody takes any more. Doing it again does nothing. When it returns, `drop` is not running and will not
- * be called. gvmm__reuse_free: nobody puts any more, either. */
+/* Drops all, and keeps nothing from then on; nobody takes any more. Doing it again does nothing. When it returns, `drop`
+ * is not running and will not be called. gvmm__reuse_free: nobody puts any more, either. */
 void gvmm__reuse_end(reuse *u, reuse_figures *last);
 void gvmm__reuse_free(reuse *u);
 

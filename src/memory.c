@@ -18,17 +18,8 @@ static pthread_mutex_t *lock_of(memory *m)
     return &locks[((uintptr_t)gvmm__memory_original(m) / sizeof(memory)) % LOCKS];
 }
 
-void gvmm__memory_lock(memory *m)
-{
-    pthread_mutex_lock(lock_of(m));
-    gvmm__warnings_hold();
-}
-
-void gvmm__memory_unlock(memory *m)
-{
-    pthread_mutex_unlock(lock_of(m));
-    gvmm__warnings_tell();
-}
+void gvmm__memory_lock(memory *m) { gvmm__silent_lock(lock_of(m)); }
+void gvmm__memory_unlock(memory *m) { gvmm__silent_unlock(lock_of(m)); }
 
 void gvmm__memory_lock_all(void)
 {

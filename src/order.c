@@ -127,19 +127,6 @@ void gvmm__orders_poll(orders *o)
     gvmm__relaxed_leave(old);
 }
 
-/* Warnings wait until the lock has been let go, as their handler may call the pool. */
-static void lock_heap(pthread_mutex_t *lock)
-{
-    pthread_mutex_lock(lock);
-    gvmm__warnings_hold();
-}
-
-static void unlock_heap(pthread_mutex_t *lock)
-{
-    pthread_mutex_unlock(lock);
-    gvmm__warnings_tell();
-}
-
 static bool has_marks(const orders *o)
 {
     for (unsigned i = 0; i < o->count; i++)
@@ -160,10 +147,10 @@ void gvmm__orders_linger(orders *o, pthread_mutex_t *lock)
     bool busy = true;
     clock_gettime(CLOCK_MONOTONIC, &start);
     while (busy && nanoseconds_since(&start) < LINGER) {
-        lock_heap(lock);
+        gvmm__silent_lock(lock);
         gvmm__orders_poll(o);
         busy = has_marks(o);
-        unlock_heap(lock);
+        gvmm__silent_unlock(lock);
     }
 }
 
@@ -171,14 +158,14 @@ void gvmm__orders_linger(orders *o, pthread_mutex_t *lock)
  * to which only waiting for the stream helps. The place may be another stream's by then. */
 static mark *hold_last(orders *o, unsigned i, pthread_mutex_t *lock, uint64_t *unmarked, gvmm_stream *stream)
 {
-    lock_heap(lock);
+    gvmm__silent_lock(lock);
     order *of = i < o->count ? o->list[i] : NULL;
     mark *m = of ? of->first : NULL;
     while (m && m->next) m = m->next;
     if (m) m->waiting++;
     *unmarked = of && of->marked < of->entered ? of->entered : 0;
     *stream = of ? of->stream : NULL;
-    unlock_heap(lock);
+    gvmm__silent_unlock(lock);
     return m;
 }
 
@@ -189,10 +176,10 @@ static void wait_for(orders *o, unsigned i, pthread_mutex_t *lock)
     mark *m = hold_last(o, i, lock, &unmarked, &stream);
     if (m) (void)DRIVER_QUIET(cuEventSynchronize, m->event); /* a failure: the poll will see what it is */
     bool waited = unmarked && gvmm__stream_wait_or_fail(stream, o->device) == GVMM_OK;
-    lock_heap(lock);
+    gvmm__silent_lock(lock);
     if (m) m->waiting--;
     if (waited) gvmm__heap_done(o->heap, &o->list[i]->arena, unmarked);
-    unlock_heap(lock);
+    gvmm__silent_unlock(lock);
 }
 
 void gvmm__orders_wait(orders *o, pthread_mutex_t *lock)
@@ -200,16 +187,16 @@ void gvmm__orders_wait(orders *o, pthread_mutex_t *lock)
     CUstreamCaptureMode old = CU_STREAM_CAPTURE_MODE_RELAXED;
     saved_error before; /* what cannot be waited for stays as it is */
     gvmm__error_save(&before);
-    lock_heap(lock);
+    gvmm__silent_lock(lock);
     gvmm__orders_poll(o); /* which marks what is not */
-    unlock_heap(lock);
+    gvmm__silent_unlock(lock);
     if (DRIVER_QUIET(cuThreadExchangeStreamCaptureMode, &old) == CUDA_SUCCESS) {
         for (unsigned i = 0; i < sizeof o->list / sizeof o->list[0]; i++) wait_for(o, i, lock);
         gvmm__relaxed_leave(old);
     }
-    lock_heap(lock);
+    gvmm__silent_lock(lock);
     gvmm__orders_poll(o);
-    unlock_heap(lock);
+    gvmm__silent_unlock(lock);
     gvmm__error_restore(&before);
 }
 

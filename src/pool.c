@@ -31,9 +31,9 @@ struct gvmm_pool {
     ref refs;
     gvmm_resource *resource;
     account *account;
-    size_t memory;   /* of the device, bytes */
-    gvmm_pool *next; /* of all pools, guarded by pools_lock */
-    pthread_mutex_t lock;
+    size_t memory;        /* of the device, bytes */
+    gvmm_pool *next;      /* of all pools, guarded by pools_lock */
+    pthread_mutex_t lock; /* a silent one */
     heap heap;
     orders orders;
     reuse *reuse;
@@ -43,19 +43,6 @@ struct gvmm_pool {
     uint64_t searches, given_up; /* mallocs and frees that the cache had no part in */
     counter counters[SEATS];     /* by seat */
 };
-
-/* Warnings wait until the lock has been let go, as their handler may call the pool. */
-static void lock_pool(gvmm_pool *pool)
-{
-    pthread_mutex_lock(&pool->lock);
-    gvmm__warnings_hold();
-}
-
-static void unlock_pool(gvmm_pool *pool)
-{
-    pthread_mutex_unlock(&pool->lock);
-    gvmm__warnings_tell();
-}
 
 static device *device_of(const gvmm_pool *pool) { return &pool->resource->device; }
 
@@ -122,10 +109,10 @@ static void has_waited(retirement *self)
 {
     pool_block *b = (pool_block *)((char *)self - offsetof(pool_block, retired));
     gvmm_pool *pool = pool_of(b);
-    lock_pool(pool);
+    gvmm__silent_lock(&pool->lock);
     pool->waiting -= b->size;
     gvmm__heap_put(&pool->heap, b, &pool->heap.common, 0);
-    unlock_pool(pool);
+    gvmm__silent_unlock(&pool->lock);
     gvmm_pool_release(pool);
 }
 
@@ -133,9 +120,9 @@ static void has_waited(retirement *self)
 static void retire(gvmm_pool *pool, pool_block *b, gvmm_stream stream, CUevent event, CUcontext context)
 {
     gvmm_pool_retain(pool);
-    lock_pool(pool);
+    gvmm__silent_lock(&pool->lock);
     pool->waiting += b->size;
-    unlock_pool(pool);
+    gvmm__silent_unlock(&pool->lock);
     b->retired = (retirement){
         .stream = stream, .device = device_of(pool), .done = has_waited, .event = event, .event_context = context};
     gvmm__retire(&b->retired);
@@ -150,9 +137,9 @@ static bool put_if_done(gvmm_pool *pool, pool_block *b, const reusable *was)
     gvmm__relaxed_leave(old);
     if (!done) return false;
     gvmm__event_put(device_of(pool), was->event_context, was->event, true);
-    lock_pool(pool);
+    gvmm__silent_lock(&pool->lock);
     gvmm__heap_put(&pool->heap, b, &pool->heap.common, 0);
-    unlock_pool(pool);
+    gvmm__silent_unlock(&pool->lock);
     return true;
 }
 
@@ -166,10 +153,10 @@ static void leave_cache(reusable *e)
         gvmm__event_put(device_of(pool), was.event_context, was.event, true);
         was.event = NULL;
     }
-    lock_pool(pool);
+    gvmm__silent_lock(&pool->lock);
     bool entered = was.stream_id &&
                    gvmm__order_enter(&pool->orders, b, was.stream, was.stream_id, was.event, was.event_context);
-    unlock_pool(pool);
+    gvmm__silent_unlock(&pool->lock);
     if (!entered && !put_if_done(pool, b, &was)) retire(pool, b, was.stream, was.event, was.event_context);
 }
 
@@ -393,9 +380,9 @@ static gvmm_result find_block(pool_block **out, gvmm_pool *pool, const request *
 /* What no waiting helps against. */
 static gvmm_result check_limit(gvmm_pool *pool, size_t size)
 {
-    lock_pool(pool);
+    gvmm__silent_lock(&pool->lock);
     size_t limit = pool->heap.limit, most = limit > pool->heap.physical ? limit : pool->heap.physical;
-    unlock_pool(pool);
+    gvmm__silent_unlock(&pool->lock);
     if (size <= most) return GVMM_OK;
     return gvmm__fail(GVMM_E_NO_DEVICE_MEMORY, "pool: %zu bytes are more than its limit of %zu", size, limit);
 }
@@ -410,10 +397,10 @@ static gvmm_result allocate(pool_block **out, gvmm_pool *pool, request *q)
             gvmm__make_room(device_of(pool)->ordinal, 0);
             gvmm__orders_wait(&pool->orders, &pool->lock);
         }
-        lock_pool(pool);
+        gvmm__silent_lock(&pool->lock);
         r = find_block(out, pool, q, e);
         if (!r && *out) pool->searches++;
-        unlock_pool(pool);
+        gvmm__silent_unlock(&pool->lock);
         if (!r && *out) break;
         bool may_help = r == GVMM_E_NO_DEVICE_MEMORY || r == GVMM_E_NO_ADDRESS_SPACE;
         if (may_help && e != WAITING) r = GVMM_OK;
@@ -431,11 +418,11 @@ static gvmm_result refuse_size(const gvmm_pool *pool, size_t size)
 /* What the heap has at hand, else NULL. */
 static gvmm_result take_ready(pool_block **out, gvmm_pool *pool, const request *q)
 {
-    lock_pool(pool);
+    gvmm__silent_lock(&pool->lock);
     arena *own = q->id ? gvmm__order_arena(&pool->orders, q->stream, q->id) : NULL;
     gvmm_result r = gvmm__heap_take(out, &pool->heap, q->region, q->size, own);
     if (!r && *out) pool->searches++;
-    unlock_pool(pool);
+    gvmm__silent_unlock(&pool->lock);
     return r;
 }
 
@@ -511,9 +498,9 @@ static __attribute__((noinline)) void give_up(gvmm_pool *pool, pool_block *b)
     saved_error before;
     gvmm__error_save(&before);
     if (e.event) gvmm__event_put(device_of(pool), e.event_context, e.event, true);
-    lock_pool(pool);
+    gvmm__silent_lock(&pool->lock);
     pool->given_up++;
-    unlock_pool(pool);
+    gvmm__silent_unlock(&pool->lock);
     retire(pool, b, e.stream, NULL, NULL);
     gvmm__error_restore(&before);
 }
@@ -545,11 +532,11 @@ size_t gvmm_pool_trim(gvmm_pool *pool, size_t keep)
 {
     if (!pool || gvmm__in_child()) return 0;
     gvmm__reuse_trim(pool->reuse, 0);
-    lock_pool(pool);
+    gvmm__silent_lock(&pool->lock);
     gvmm__orders_poll(&pool->orders);
     size_t gone = gvmm__heap_trim(&pool->heap, keep);
     if (gone) pool->heap.moved = 0; /* what it earned is no longer wanted */
-    unlock_pool(pool);
+    gvmm__silent_unlock(&pool->lock);
     return gone;
 }
 
@@ -557,9 +544,9 @@ gvmm_result gvmm_pool_set_limit(gvmm_pool *pool, size_t limit)
 {
     if (!pool) return gvmm__fail(GVMM_E_INVALID, "pool is NULL");
     if (gvmm__in_child()) return gvmm__fail_in_child();
-    lock_pool(pool);
+    gvmm__silent_lock(&pool->lock);
     pool->heap.limit = limit ? limit : SIZE_MAX;
-    unlock_pool(pool);
+    gvmm__silent_unlock(&pool->lock);
     return GVMM_OK;
 }
 
@@ -567,20 +554,20 @@ void gvmm_pool_get_stats(gvmm_pool *pool, gvmm_pool_stats *out)
 {
     memset(out, 0, sizeof *out);
     if (!pool || gvmm__in_child()) return;
-    lock_pool(pool);
+    gvmm__silent_lock(&pool->lock);
     note_peaks(pool, 0, 0);
     read_figures(pool, out);
     out->live_peak = pool->live_peak;
-    unlock_pool(pool);
+    gvmm__silent_unlock(&pool->lock);
 }
 
 void gvmm_pool_reset_peaks(gvmm_pool *pool)
 {
     if (!pool || gvmm__in_child()) return;
-    lock_pool(pool);
+    gvmm__silent_lock(&pool->lock);
     pool->live_peak = pool->rounded_peak = 0;
     pool->heap.physical_peak = pool->heap.physical;
     pool->heap.moved = 0;
     note_peaks(pool, 0, 0);
-    unlock_pool(pool);
+    gvmm__silent_unlock(&pool->lock);
 }
