@@ -36,7 +36,7 @@ typedef struct fault_plan {
     CUresult status;
 } fault_plan;
 
-/* gvmm is to use the table that it gives, whose calls fail as planned. Host allocations are counted, and fail too. */
+/* gvmm is to use the table that it gives, whose calls fail as planned. Host allocations fail, too. */
 const gvmm_driver *faults_over(const gvmm_driver *inner, uint64_t seed);
 void faults_plan(const fault_plan *plan); /* while nobody makes calls */
 bool faults_can_fail(int call);           /* see is_harmful there */
@@ -45,7 +45,18 @@ unsigned long long faults_of_all(void);
 void faults_thread_is_soaks(void); /* the calling one, and none of gvmm's */
 void faults_mask(bool masked);     /* no faults on this thread */
 void faults_allow_retain(bool allowed);
-long long host_allocations(void);
+
+/* What gvmm has just now: bytes of the host, and the driver's objects that it made. */
+typedef enum owned {
+    OWNED_BYTES,
+    OWNED_MEMORY,
+    OWNED_RESERVATION,
+    OWNED_EVENT,
+    OWNED_STREAM,
+    OWNED_CONTEXT,
+    OWNED
+} owned;
+long long gvmm_owns(owned what);
 
 /* ---- what a thread has ---- */
 
@@ -67,6 +78,7 @@ typedef struct chunk {
 typedef struct exec {
     CUgraphExec exec;
     CUgraph graph; /* NULL: destroyed after the instantiation */
+    bool holds, launched; /* it has user objects of gvmm's; it has run */
     chunk fills[SEGMENTS], held[SEGMENTS];
     size_t fill_count, held_count;
 } exec;
@@ -120,7 +132,7 @@ extern gvmm_pool *pools[POOLS];
 #define SOAK_FIGURES(X) \
     X(creates) X(grows) X(shrinks) X(composes) X(rings) X(accesses) X(closes) X(deferred) X(releases) X(handed) \
     X(fills) X(copies) X(checks) X(moves) X(evictions) X(restores) X(captures) X(captures_lost) X(captured_releases) \
-    X(launches) X(mallocs) X(frees) X(trims) X(drains) X(resources) X(streams) X(refused) X(out_of_memory) X(warnings)
+    X(launches) X(launched_holders) X(mallocs) X(frees) X(trims) X(drains) X(resources) X(streams) X(refused) X(out_of_memory) X(warnings)
 /* clang-format on */
 typedef enum figure {
 #define X(name) FIGURE_##name,

@@ -1,12 +1,14 @@
 /* Driver calls and host allocations that fail at random, in whatever thread makes them, gvmm's own too; and each thread
- * knows how many of its own have failed. */
+ * knows how many of its own have failed. What gvmm has of the host and of the driver is counted on the way. */
 #include "soak.h"
+
+#include <malloc.h>
 
 static const gvmm_driver *inner;
 static atomic_uint one_in;
 static atomic_int only, status;
 static atomic_ullong injected, threads;
-static atomic_llong allocations;
+static atomic_llong alive[OWNED];
 static uint64_t first_seed;
 static _Thread_local unsigned long long mine;
 static _Thread_local uint64_t state;
@@ -71,6 +73,31 @@ static CUresult next(int call)
     return (CUresult)atomic_load(&status);
 }
 
+/* +1, -1: the call makes or gives back one of `what`. */
+static int change(int call, owned *what)
+{
+    switch (call) {
+#define COUNT(kind, make, unmake) \
+    case GVMM_CALL_##make: *what = OWNED_##kind; return 1; \
+    case GVMM_CALL_##unmake: *what = OWNED_##kind; return -1;
+        COUNT(MEMORY, cuMemCreate, cuMemRelease)
+        COUNT(RESERVATION, cuMemAddressReserve, cuMemAddressFree)
+        COUNT(EVENT, cuEventCreate, cuEventDestroy)
+        COUNT(STREAM, cuStreamCreate, cuStreamDestroy)
+        COUNT(CONTEXT, cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRelease)
+#undef COUNT
+    case GVMM_CALL_cuMemImportFromShareableHandle: *what = OWNED_MEMORY; return 1;
+    default: return 0;
+    }
+}
+
+static void made_or_given_back(int call)
+{
+    owned what;
+    int by = change(call, &what);
+    if (by) atomic_fetch_add(&alive[what], by);
+}
+
 #define DO false
 #define UNDO true
 #define X(need, role, name, symbol, version, params, args) \
@@ -79,6 +106,7 @@ static CUresult next(int call)
         CUresult fault_ = next(GVMM_CALL_##name); \
         if (fault_ != CUDA_SUCCESS && !role) return fault_; \
         CUresult answer_ = inner->name args; \
+        if (answer_ == CUDA_SUCCESS) made_or_given_back(GVMM_CALL_##name); \
         return answer_ == CUDA_SUCCESS ? fault_ : answer_; \
     }
 GVMM_DRIVER_CALLS(X)
@@ -89,13 +117,13 @@ GVMM_DRIVER_CALLS(X)
 static void *allocate(size_t size)
 {
     void *ptr = next(FAULT_MALLOC) ? NULL : malloc(size);
-    if (ptr) atomic_fetch_add(&allocations, 1);
+    if (ptr) atomic_fetch_add(&alive[OWNED_BYTES], (long long)malloc_usable_size(ptr));
     return ptr;
 }
 
 static void deallocate(void *ptr)
 {
-    if (ptr) atomic_fetch_sub(&allocations, 1);
+    if (ptr) atomic_fetch_sub(&alive[OWNED_BYTES], (long long)malloc_usable_size(ptr));
     free(ptr);
 }
 
@@ -126,4 +154,4 @@ unsigned long long faults_of_thread(void) { return mine; }
 unsigned long long faults_of_all(void) { return atomic_load(&injected); }
 void faults_mask(bool on) { masked = on; }
 void faults_allow_retain(bool allowed) { retaining = allowed; }
-long long host_allocations(void) { return atomic_load(&allocations); }
+long long gvmm_owns(owned what) { return atomic_load(&alive[what]); }

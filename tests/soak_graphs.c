@@ -83,6 +83,7 @@ static void capture_buffer(member *m, capture *c, family *f)
         if (!call_ended(m, may_be_lost(c) && r == GVMM_E_INVALID ? GVMM_OK : r, "retain in capture") || r) return;
     }
     c->of = f;
+    c->got.holds = true;
     hold(&c->got, view);
     capture_fills(m, c, view);
     if (release) release_captured(m, f, i, c->on);
@@ -96,12 +97,26 @@ static void capture_block(member *m, capture *c)
     uint64_t address = captured_malloc(m, c->on, &words, &pool);
     if (!address) return;
     must_cu(cu->cuMemsetD32Async(address, 7, words, c->on));
+    c->got.holds = true;
     faults_mask(true);
     must(gvmm_pool_free(pools[pool], address, c->on) == GVMM_OK);
     faults_mask(false);
 }
 
 /* ---- from capture to graph ---- */
+
+static void launch(exec *e, CUstream s)
+{
+    must_cu(cu->cuGraphLaunch(e->exec, s));
+    if (e->holds && !e->launched) counted(FIGURE_launched_holders);
+    e->launched = true;
+}
+
+static void destroy(exec *e)
+{
+    must_cu(cu->cuGraphExecDestroy(e->exec));
+    if (e->graph) must_cu(cu->cuGraphDestroy(e->graph));
+}
 
 static void instantiate(member *m, capture *c)
 {
@@ -117,9 +132,8 @@ static void instantiate(member *m, capture *c)
         return;
     }
     CUstream s = any_stream(m, &kinds[0]);
-    if (below(m, 2)) must_cu(cu->cuGraphLaunch(e->exec, s));
-    must_cu(cu->cuGraphExecDestroy(e->exec));
-    if (e->graph) must_cu(cu->cuGraphDestroy(e->graph));
+    if (below(m, 2)) launch(e, s);
+    destroy(e);
 }
 
 /* What was captured is gone, and what it held goes back. */
@@ -166,7 +180,7 @@ void do_launch(member *m)
     size_t i = below(m, (unsigned)f->exec_count);
     exec *e = &f->execs[i];
     for (unsigned times = below(m, 3); times--;) {
-        must_cu(cu->cuGraphLaunch(e->exec, f->on));
+        launch(e, f->on);
         for (size_t s = 0; s < e->fill_count; s++) know(f, e->fills[s].memory, e->fills[s].word, true);
         counted(FIGURE_launches);
     }
@@ -178,8 +192,6 @@ void do_launch(member *m)
 
 void drop_exec(family *f, size_t i)
 {
-    exec *e = &f->execs[i];
-    must_cu(cu->cuGraphExecDestroy(e->exec));
-    if (e->graph) must_cu(cu->cuGraphDestroy(e->graph));
+    destroy(&f->execs[i]);
     f->execs[i] = f->execs[--f->exec_count];
 }
