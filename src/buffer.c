@@ -202,6 +202,16 @@ static bool make_zero(const gvmm_buffer *buffer, gvmm_stream stream)
     return status == CUDA_SUCCESS;
 }
 
+/* The cache has counted it. */
+static SELDOM void drop_taken(gvmm_buffer *buffer)
+{
+    account *a = buffer->resource->account;
+    gvmm__account_add(a, STAT_buffers, -1ull);
+    gvmm__account_add(a, STAT_allocations, -1ull);
+    gvmm__account_add(a, STAT_reused, -1ull);
+    gvmm__buffer_drop(&buffer->kept);
+}
+
 /* A kept buffer, open again, or NULL. *stream_id is for the one that is made in its place. */
 static gvmm_buffer *make_of_kept(gvmm_resource *resource, size_t size, gvmm_stream stream, uint64_t *stream_id)
 {
@@ -216,10 +226,7 @@ static gvmm_buffer *make_of_kept(gvmm_resource *resource, size_t size, gvmm_stre
         buffer->open = true;
         return buffer;
     }
-    gvmm__account_add(resource->account, STAT_buffers, -1ull); /* the cache has counted it */
-    gvmm__account_add(resource->account, STAT_allocations, -1ull);
-    gvmm__account_add(resource->account, STAT_reused, -1ull);
-    gvmm__buffer_drop(e);
+    drop_taken(buffer);
     return NULL;
 }
 
@@ -241,32 +248,16 @@ gvmm_result gvmm__buffer_make(gvmm_buffer **out, gvmm_resource *resource, const 
     return GVMM_OK;
 }
 
-gvmm_result gvmm_buffer_create_with_capacity(gvmm_buffer **out, gvmm_resource *resource, size_t size, uint64_t capacity,
-                                             gvmm_stream stream)
+static SELDOM gvmm_result make_anew(gvmm_buffer **out, gvmm_resource *resource, size_t size, uint64_t capacity,
+                                    gvmm_stream stream, uint64_t stream_id)
 {
-    if (!out || !resource) return gvmm__fail(GVMM_E_INVALID, "%s is NULL", out ? "resource" : "out");
-    if (capacity == GVMM_CAPACITY_ALL)
-        return gvmm__fail(GVMM_E_INVALID, "capacity: GVMM_CAPACITY_ALL is for the options of a resource");
-    if (gvmm__in_child()) return gvmm__fail_in_child();
-    size_t rounded = size;
-    if (!gvmm__round_up(&rounded, resource->placement->granularity))
-        return gvmm__fail(GVMM_E_INVALID, "size: %zu overflows when rounded up", size);
-
-    uint64_t stream_id = 0;
-    gvmm_buffer *buffer = NULL;
-    if (resource->reuse && rounded && capacity == resource->placement->capacity)
-        buffer = make_of_kept(resource, rounded, stream, &stream_id);
-    if (buffer) {
-        *out = buffer;
-        return GVMM_OK;
-    }
     gvmm__retire_mark();
-    buffer = new_buffer(resource, gvmm__stream_recorded(stream, &resource->device), capacity);
+    gvmm_buffer *buffer = new_buffer(resource, gvmm__stream_recorded(stream, &resource->device), capacity);
     if (!buffer) return GVMM_E_NO_HOST_MEMORY;
     buffer->kept.stream_id = stream_id;
-    if (rounded) {
+    if (size) {
         maker with = maker_of(resource, NULL, capacity);
-        gvmm_result r = gvmm__range_make(&buffer->range, &with, rounded);
+        gvmm_result r = gvmm__range_make(&buffer->range, &with, size);
         if (r) {
             delete_buffer(buffer);
             return r;
@@ -278,9 +269,35 @@ gvmm_result gvmm_buffer_create_with_capacity(gvmm_buffer **out, gvmm_resource *r
     return GVMM_OK;
 }
 
+/* *size: rounded up. */
+static inline gvmm_result check_create(gvmm_buffer **out, const gvmm_resource *resource, size_t *size)
+{
+    if (!out || !resource) return gvmm__fail(GVMM_E_INVALID, "%s is NULL", out ? "resource" : "out");
+    if (gvmm__in_child()) return gvmm__fail_in_child();
+    if (gvmm__round_up(size, resource->placement->granularity)) return GVMM_OK;
+    return gvmm__fail(GVMM_E_INVALID, "size: %zu overflows when rounded up", *size);
+}
+
 gvmm_result gvmm_buffer_create(gvmm_buffer **out, gvmm_resource *resource, size_t size, gvmm_stream stream)
 {
-    return gvmm_buffer_create_with_capacity(out, resource, size, resource ? resource->placement->capacity : 0, stream);
+    uint64_t stream_id = 0;
+    gvmm_result r = check_create(out, resource, &size);
+    if (r) return r;
+    gvmm_buffer *kept = resource->reuse && size ? make_of_kept(resource, size, stream, &stream_id) : NULL;
+    if (!kept) return make_anew(out, resource, size, resource->placement->capacity, stream, stream_id);
+    *out = kept;
+    return GVMM_OK;
+}
+
+gvmm_result gvmm_buffer_create_with_capacity(gvmm_buffer **out, gvmm_resource *resource, size_t size, uint64_t capacity,
+                                             gvmm_stream stream)
+{
+    gvmm_result r = check_create(out, resource, &size);
+    if (r) return r;
+    if (capacity == GVMM_CAPACITY_ALL)
+        return gvmm__fail(GVMM_E_INVALID, "capacity: GVMM_CAPACITY_ALL is for the options of a resource");
+    if (capacity == resource->placement->capacity) return gvmm_buffer_create(out, resource, size, stream);
+    return make_anew(out, resource, size, capacity, stream, 0);
 }
 
 gvmm_result gvmm__buffer_borrow(range **out, const gvmm_buffer *buffer)

@@ -21,6 +21,10 @@
 #include "gvmm/driver.h"
 #include "ref.h"
 
+/* A function of its own also where a compiler would rather not: so that what is done all the time saves no registers for
+ * what is not. */
+#define SELDOM __attribute__((noinline))
+
 /* ---- error.c: what failed, per thread; warnings ---- */
 
 /* Record a failure and return `result`. The layer that first sees a failure does this; nobody records it again. */

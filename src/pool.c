@@ -48,7 +48,7 @@ static device *device_of(const gvmm_pool *pool) { return &pool->resource->device
 
 /* ---- counting ---- */
 
-static __attribute__((noinline)) void count_with_others(gvmm_pool *pool, uint64_t live)
+static SELDOM void count_with_others(gvmm_pool *pool, uint64_t live)
 {
     if (gvmm__seat == SEATS) gvmm__seat_find();
     atomic_fetch_add_explicit(&pool->counters[gvmm__seat].live, live, memory_order_relaxed);
@@ -427,8 +427,7 @@ static gvmm_result take_ready(pool_block **out, gvmm_pool *pool, const request *
 }
 
 /* One that the cache does not have. */
-static __attribute__((noinline)) gvmm_result search(pool_block **out, gvmm_pool *pool, size_t size, gvmm_stream stream,
-                                                    uint64_t id)
+static SELDOM gvmm_result search(pool_block **out, gvmm_pool *pool, size_t size, gvmm_stream stream, uint64_t id)
 {
     size_t rounded = gvmm__block_round(size);
     request q = {size, rounded, gvmm__block_region(rounded), stream, id};
@@ -492,7 +491,7 @@ static bool keep(gvmm_pool *pool, pool_block *b, gvmm_stream stream)
 }
 
 /* Its stream captures, or could not be marked. */
-static __attribute__((noinline)) void give_up(gvmm_pool *pool, pool_block *b)
+static SELDOM void give_up(gvmm_pool *pool, pool_block *b)
 {
     const reusable e = b->kept;
     saved_error before;

@@ -190,7 +190,7 @@ static void forget_ended_fronts(void)
     }
 }
 
-static front *find_front(reuse *u)
+static SELDOM front *find_front(reuse *u)
 {
     forget_ended_fronts();
     for (front **at = &mine; *at; at = &(*at)->next_of_thread) {
@@ -214,14 +214,24 @@ static inline front *front_of(reuse *u)
 /* ---- what holds before and after ---- */
 
 /* Asks the driver without its being counted: a count that all threads share is what they would wait for. */
-static bool is_capturing(const reuse *u, gvmm_stream stream)
+static inline bool real_is_capturing(gvmm_stream stream)
 {
     CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_ACTIVE;
-    bool of_context = gvmm__stream_is_default(stream);
-    if (of_context && DRIVER_UNCOUNTED(cuCtxPushCurrent, u->device->primary) != CUDA_SUCCESS) return true;
     CUresult status = DRIVER_UNCOUNTED(cuStreamIsCapturing, stream, &capture);
-    if (of_context) gvmm__context_leave();
     return status != CUDA_SUCCESS || capture != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+static SELDOM bool default_is_capturing(const reuse *u, gvmm_stream stream)
+{
+    if (DRIVER_UNCOUNTED(cuCtxPushCurrent, u->device->primary) != CUDA_SUCCESS) return true;
+    bool capturing = real_is_capturing(stream);
+    gvmm__context_leave();
+    return capturing;
+}
+
+static inline bool is_capturing(const reuse *u, gvmm_stream stream)
+{
+    return gvmm__stream_is_default(stream) ? default_is_capturing(u, stream) : real_is_capturing(stream);
 }
 
 /* A number that no other stream has or will have; 0: there is none to be had. The stream is not capturing: asking would
@@ -293,7 +303,7 @@ static reusable *take_anywhere(reuse *u, size_t size, gvmm_stream stream, uint64
     return found;
 }
 
-static reusable *take_slowly(reuse *u, front *own, size_t size, gvmm_stream stream, uint64_t id)
+static SELDOM reusable *take_slowly(reuse *u, front *own, size_t size, gvmm_stream stream, uint64_t id)
 {
     if (u->of_pool && !id) return NULL;
     reusable *e = take_anywhere(u, size, stream, id);
@@ -395,7 +405,7 @@ static void keep(front *f, reusable *e)
 }
 
 /* With more of the limit than the front has. False if the cache has ended, or the limit has been lowered. */
-static bool put_slowly(reuse *u, front *f, reusable *e)
+static SELDOM bool put_slowly(reuse *u, front *f, reusable *e)
 {
     reusable *victims = NULL;
     pthread_mutex_lock(&u->lock);

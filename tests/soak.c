@@ -468,8 +468,8 @@ static struct {
 static void note_memory(double share)
 {
     memory.clean++;
-    memory.marks[share < 1 ? (int)(share * MARKS) : MARKS] =
-        (footprint){resident(), gvmm_owns(OWNED_BYTES), atomic_load(&figures[FIGURE_launched_holders])};
+    memory.marks[share < 1 ? (int)(share * MARKS) : MARKS] = (footprint){
+        resident(), gvmm_owns(OWNED_BYTES), atomic_load(&figures[FIGURE_launched_holders])};
 }
 
 static void one_round(member *mine, double share, bool last)
