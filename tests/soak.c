@@ -546,7 +546,7 @@ static void summary(double took)
     printf("soak: %s, %u failures\n", atomic_load(&failures) ? "FAILED" : "ok", atomic_load(&failures));
 }
 
-/* A tenth, and what the allocator of the host keeps. Sanitizers keep what was freed. A driver keeps 208 bytes of every
+/* A tenth, and what allocators of the host keep. Sanitizers keep what was freed. A driver keeps 208 bytes of every
  * executable graph that had a user object and has run, with nothing of gvmm's in the program, too (580.159). */
 static void memory_is_flat(void)
 {
@@ -555,7 +555,7 @@ static void memory_is_flat(void)
     size_t drivers = on_gpu ? 208 * (size_t)(last->launched_holders - warm->launched_holders) : 0;
     if (last->own > warm->own + warm->own / 10 + (512 << 10))
         wrong("memory of gvmm's grew from %lld to %lld bytes", warm->own, last->own);
-    if (!SANITIZED && last->resident > warm->resident + warm->resident / 10 + drivers + ((size_t)8 << 20))
+    if (!SANITIZED && last->resident > warm->resident + warm->resident / 10 + drivers + ((size_t)4 << 20))
         wrong("memory grew from %zu to %zu bytes, %zu of them the driver's", warm->resident, last->resident, drivers);
 }
 
