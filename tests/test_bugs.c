@@ -1,4 +1,4 @@
-/* spec.md §9: the bugs behind the redesign, by their numbers in NVIDIA/cuda-python. Each test fails on an
+/* Bugs of cuda.core that gvmm is not to have, by their numbers in NVIDIA/cuda-python. Each test fails on an
  * implementation that has the bug; the comment says what the faulty version did. */
 #include "watch.h"
 

@@ -1,5 +1,5 @@
-/* spec.md §10, points 1 to 14, 19, 20, 24, 25 by their numbers; 9 is in test_threads.c, 18 in test_errors.c, the rest in
- * test_release.c. 29 (weak references) is Python's. */
+/* What buffers and resources have to do, in numbered points: 1 to 14, 19, 20, 24, 25; 9 is in test_threads.c, 18 in test_errors.c,
+ * the rest in test_release.c. 29 (weak references) is Python's. */
 #include "support.h"
 
 START_TEST(c01_sizes_are_rounded_up_to_the_granularity)

@@ -279,7 +279,7 @@ static int end_with_things_alive(void)
     exit(0);
 }
 
-/* spec.md §10, point 18: nothing is waited for, nothing is said. */
+/* Nothing is waited for, nothing is said. */
 START_TEST(c18_alive_at_exit)
 {
     int ends[2], saved = dup(STDERR_FILENO);

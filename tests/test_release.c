@@ -1,4 +1,4 @@
-/* spec.md §10, points 13, 15 to 17, 21 to 23, 26 to 28: closing, releasing and the order with GPU work, captures and
+/* Points 13, 15 to 17, 21 to 23, 26 to 28 (see test_checklist.c): closing, releasing and the order with GPU work, captures and
  * graphs.
  *
  * Work that lasts is a host function at a gate. A close "waits" if, once it is inside cuStreamSynchronize, it neither

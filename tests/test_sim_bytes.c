@@ -166,7 +166,7 @@ START_TEST(with_latency_calls_take_their_time)
     gvmm_sim_config config = GVMM_SIM_CONFIG_INIT;
     config.latency = true;
     machine_start(&config);
-    for (int i = 0; i < 5; i++) { /* driver.md, Cost */
+    for (int i = 0; i < 5; i++) { /* what an H200 takes, us */
         ck_assert_double_ge(sequence(2 * MiB), 0.8 + 12 + 1.1 + 26 + 16.9 + 12 + 0.7);
         ck_assert_double_ge(sequence(512 * MiB), 5.4 + 20.5 + 1.8 + 75.5 + 32 + 248 + 5.3);
         ck_assert_double_ge(sequence((size_t)8 << 30), 24 + 165 + 8.5 + 416 + 129 + 5442 + 20);

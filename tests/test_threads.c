@@ -1,4 +1,4 @@
-/* spec.md §7: threads on buffers that share memory, on distinct ones, and on the same one.
+/* Threads on buffers that share memory, on distinct ones, and on the same one.
  *
  * Check's assertions belong to the main thread: what fails in another is noted, and looked at after the join. */
 #include "support.h"

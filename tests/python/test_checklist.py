@@ -1,4 +1,4 @@
-"""spec.md §10 from Python, by its numbers."""
+"""The points of test_checklist.c and test_release.c from Python, by their numbers."""
 
 from __future__ import annotations
 

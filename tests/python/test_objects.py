@@ -1,4 +1,4 @@
-"""Attributes, options, refusals, warnings: what spec.md §§2 to 5 promise beyond the checklist."""
+"""Attributes, options, refusals, warnings: what the package promises beyond the checklist."""
 
 from __future__ import annotations
 
