@@ -260,7 +260,7 @@ GVMM_API bool gvmm_resource_is_host_accessible(const gvmm_resource *resource);
  * size, without calling the driver for it: to the stream that the memory was used on at once, to another stream after
  * making that wait for the work before. It has the bytes that were left in it, unless zero_reused is set. No stream
  * that is capturing is given kept memory. The oldest goes when the limit is reached; all of it, when memory is short,
- * with the resource's last gvmm_resource_release, or by gvmm_resource_trim.
+ * before a gvmm_resource_evict, with the resource's last gvmm_resource_release, or by gvmm_resource_trim.
  *
  * stream   recorded stream. NULL: the device's legacy default stream; for host locations none. With a reuse_limit it
  *          must not begin to capture in another thread during the call.
@@ -859,7 +859,8 @@ GVMM_API gvmm_result gvmm_pool_malloc(uint64_t *out, gvmm_pool *pool, size_t siz
  * Returns  GVMM_E_INVALID  not the address of a block of this pool, or freed already: nothing was done
  * Threads  any.
  * Capture  harms none. While the stream captures, the graph that it captures into holds the block, as in
- *          gvmm_buffer_close_deferred: it can be had again when that graph and all of its launches are gone. */
+ *          gvmm_buffer_close_deferred: it can be had again when that graph and all of its launches are gone, and this
+ *          thread, or gvmm_drain, has been here again. */
 GVMM_API gvmm_result gvmm_pool_free(gvmm_pool *pool, uint64_t address, gvmm_stream stream);
 
 /* Gives memory that is free and done with back to the driver until the pool has no more than `keep` bytes. Returns the
@@ -925,7 +926,7 @@ GVMM_API gvmm_result gvmm_probe_pack(gvmm_probe_record *out, const gvmm_probe_re
 typedef struct gvmm_common_report {
     /* Available is what every rank has; else the answer is that of the first rank that has it not. `memory` and
      * `reservable` are the least of all, `granularity` is a multiple of all, `numa_nodes` those that all have.
-     * `peers` are the devices that every rank's device is or can access, by ordinal: where the ranks number their
+     * `peers` are the devices that have or can access every rank's memory, by ordinal: where the ranks number their
      * devices alike. `device` is -1. */
     gvmm_probe_report report;
     size_t ranks;

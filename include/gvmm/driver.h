@@ -44,6 +44,8 @@ GVMM_API const char *gvmm_driver_status_name(int status);
  * names ("sim", or the path of a library), else libcuda.so.1. cuInit has succeeded on it.
  *
  * Returns  GVMM_E_NO_DRIVER   none was found or it would not start; the message says what was tried
+ *          GVMM_E_INVALID     out is NULL, or GVMM_FAULTS makes no sense
+ *          GVMM_E_NO_HOST_MEMORY
  * Owns     the table is gvmm's and stays valid until the process ends.
  * Threads  any. */
 GVMM_API gvmm_result gvmm_driver_get(const gvmm_driver **out);
@@ -58,7 +60,7 @@ GVMM_API gvmm_result gvmm_driver_install(const gvmm_driver *driver);
 /* Fills `*out` from the library at `path`, as the loader does for libcuda.so.1. Does not call cuInit.
  *
  * Returns  GVMM_E_NO_DRIVER   it does not load, or lacks a required function; the message names it
- * Owns     the library stays loaded until the process ends.
+ * Owns     the library stays loaded until the process ends. `path`, the table's origin, must stay valid: it is not copied.
  * Threads  any. */
 GVMM_API gvmm_result gvmm_driver_load(gvmm_driver *out, const char *path);
 
@@ -79,7 +81,7 @@ GVMM_API gvmm_result gvmm_host_allocator_install(const gvmm_host_allocator *allo
 
 /* ---------------------------------------------------------------------------------------------
  * Faults: a table over any other, the real driver's too, that makes chosen calls fail. Host
- * allocations of gvmm count in the same sequence while the table is installed, under the name "malloc".
+ * allocations of gvmm count in the same sequence once one has been made, under the name "malloc".
  * ------------------------------------------------------------------------------------------- */
 
 typedef struct gvmm_fault {

@@ -13,7 +13,7 @@ class CUDAError(RuntimeError):
     ...     resource.allocate(1 << 62)
     ... except gvmm.CUDAError as error:
     ...     print(error.call, error.code)
-    cuMemCreate 2
+    cuMemAddressReserve 2
     """
 
     __module__ = "gvmm"

@@ -68,11 +68,11 @@ class VirtualMemoryResourceOptions:
         Bytes of ended buffers to keep for allocate(); 0: none. What is kept is the memory of a buffer that ended without waiting (with
         ``close(wait=False)``, or without a close under ``release_mode="deferred"``) and that nobody else shows. An allocation of the same
         size gets it again, without calling the driver for memory: on the same stream at once, on another after making that wait. **It has
-        the bytes that were left in it.** It goes, the oldest first, when the limit is reached; all of it when memory is short, with the
-        resource, or by trim().
+        the bytes that were left in it.** It goes, the oldest first, when the limit is reached; all of it when memory is short, before the
+        resource's evict(), with the resource, or by trim().
     streams_outlive
-        **A promise of yours, which nothing checks: no stream that a buffer of this resource has recorded is destroyed before the resource
-        itself is gone.** It saves an event for each buffer that is kept. The resource keeps no stream objects alive: a stream that Python
+        **A promise of yours, which nothing checks: no stream that a buffer of this resource has recorded captures, or is destroyed before
+        the resource itself is gone.** It saves an event for each buffer that is kept. The resource keeps no stream objects alive: a stream that Python
         collects, or that a ``with`` block or ``close()`` ends, breaks the promise, and kept memory that was used on it then crashes the
         driver, or is handed to a new stream of the same handle while work still writes to it. Keep such streams in a module or an
         object that outlives the resource, or leave this False.

@@ -65,7 +65,7 @@ class CommonProbe(Probe):
     """What every rank has: a capability is true if it is on all ranks; else it is the answer of the first rank that has it not.
 
     ``memory`` and ``reservable`` are the least of all, ``granularity`` a multiple of all, ``numa_nodes`` those that all have.
-    ``peers`` are the devices that every rank's device is or can access, by ordinal.
+    ``peers`` are the devices that have or can access every rank's memory, by ordinal.
     """
 
     __module__ = "gvmm"

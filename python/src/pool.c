@@ -221,7 +221,8 @@ static PyMethodDef methods[] = {
     {"free", FAST(pool_free),
      "free($self, /, address, stream=None)\n--\n\n"
      "Frees a block, whose last use is work of `stream` so far. Does not wait. While the stream captures, the graph holds the\n"
-     "block, and the stream must live until that is gone. Raises ValueError for what is no live block's address."},
+     "block, and the stream must live until that is gone and drain() was called. Raises ValueError for what is no live block's\n"
+     "address."},
     {"trim", FAST(pool_trim),
      "trim($self, /, keep=0)\n--\n\n"
      "Gives free memory back until the pool has no more than `keep` bytes; the bytes that went. Waits for nothing."},
@@ -252,7 +253,8 @@ static PyType_Slot slots[] = {
      "A stream-ordered allocator for many sizes, whose blocks are plain addresses.\n\n"
      "device\n    A VirtualMemoryResource on a device, or what makes one.\n"
      "limit\n    Bytes of memory that it may have. None: what the device has.\n"
-     "streams_outlive\n    Promises that streams named to free() live as long as the pool, which makes a free cheaper.\n\n"
+     "streams_outlive\n    Promises that streams named to free() live as long as the pool, and begin no capture while another thread uses it.\n"
+     "    A free is then cheaper.\n\n"
      "When the object goes the work of what was freed is waited for. Blocks must have been freed before; else a CUDAWarning says\n"
      "so, and the memory is lost.\n\n"
      ">>> pool = Pool(0)\n>>> address = pool.malloc(1000, stream)\n>>> pool.free(address, stream)"},
