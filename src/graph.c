@@ -15,7 +15,8 @@ static void give_back(job *self)
     gvmm__unhold();
 }
 
-/* Runs on a driver thread where every driver call is refused: all it may do is hand the range over. */
+/* Runs where every driver call is refused, on a thread of the driver's or in a caller's last call: all it may do is hand the
+ * range over. */
 static void graph_is_gone(void *data) { gvmm__work(&((held *)data)->give_back); }
 
 /* Takes `h` over, also on failure. */

@@ -607,7 +607,8 @@ void gvmm__worker_wait_past(uint64_t seen);
 
 /* ---- retire.c: deferred release ---- */
 
-/* Embedded in what gives a range up. `done` is called when the range has gone, on the worker or within gvmm__retire. */
+/* Embedded in what gives a range up. `done` is called when the range has gone, on the worker or, where only waiting was left,
+ * within the call that waited. */
 typedef struct retirement {
     range *range;       /* NULL: `done` gives up what there is */
     gvmm_stream stream; /* as recorded */

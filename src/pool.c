@@ -104,7 +104,7 @@ static gvmm_pool *pool_of(pool_block *b) { return (gvmm_pool *)((char *)b->heap 
 
 static pool_block *block_of(reusable *e) { return (pool_block *)((char *)e - offsetof(pool_block, kept)); }
 
-/* What waited has come to its end: on the worker, or within gvmm__retire. */
+/* What waited has come to its end: see `done` of a retirement. */
 static void has_waited(retirement *self)
 {
     pool_block *b = (pool_block *)((char *)self - offsetof(pool_block, retired));

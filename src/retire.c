@@ -172,7 +172,7 @@ void gvmm__retire_mark(void) { mark_unmarked(false); }
 /* On the worker: the graph is gone, the stream's earlier work is left to wait for. */
 static void graph_let_go(job *self) { remember((retirement *)((char *)self - offsetof(retirement, job))); }
 
-/* On a driver thread, where nothing but this is allowed. */
+/* Likewise in graph.c: nothing but this is allowed. */
 static void graph_is_gone(void *data) { gvmm__work(&((retirement *)data)->job); }
 
 static bool hold_by_capture(retirement *r)
