@@ -265,6 +265,7 @@ gvmm_result gvmm_buffer_set_access(gvmm_buffer *buffer, int device, gvmm_access 
     if (!buffer) return gvmm__fail(GVMM_E_INVALID, "buffer is NULL");
     if (access != GVMM_ACCESS_NONE && access != GVMM_ACCESS_READ && access != GVMM_ACCESS_READ_WRITE)
         return gvmm__fail(GVMM_E_INVALID, "access: %d is not an allowed value", access);
+    if (gvmm__in_child()) return gvmm__fail_in_child();
     gvmm_result r = check_device(device);
     range *links = NULL;
     if (!r) r = gvmm__buffer_borrow(&links, buffer);

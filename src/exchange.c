@@ -69,6 +69,7 @@ static gvmm_result receive_frame(const connection *c, frame *f, kind wanted, con
 static gvmm_result begin(connection *c, int socket, gvmm_share_options *out, const gvmm_share_options *given)
 {
     *out = (gvmm_share_options)GVMM_SHARE_OPTIONS_INIT;
+    if (gvmm__in_child()) return gvmm__fail_in_child();
     if (given && given->struct_size != sizeof *given)
         return gvmm__fail(GVMM_E_INVALID, "share options: struct_size is %zu, not %zu", given->struct_size,
                           sizeof *given);

@@ -54,6 +54,7 @@ gvmm_result gvmm_buffer_retain_in_graph(gvmm_buffer *buffer, gvmm_graph graph)
 gvmm_result gvmm_buffer_retain_in_capture(gvmm_buffer *buffer, gvmm_stream stream)
 {
     if (!buffer || !stream) return gvmm__fail(GVMM_E_INVALID, "%s is NULL", buffer ? "stream" : "buffer");
+    if (gvmm__in_child()) return gvmm__fail_in_child();
     CUstreamCaptureStatus status;
     cuuint64_t id;
     CUgraph graph = NULL;

@@ -32,6 +32,7 @@ static gvmm_result get_pool(gvmm_pool **out, int device)
 {
     *out = gvmm_torch_pool(device);
     if (*out) return GVMM_OK;
+    if (gvmm__in_child()) return gvmm__fail_in_child();
     if (device < 0 || device >= DEVICES) return gvmm__fail(GVMM_E_INVALID, "there is no device %d", device);
     pthread_mutex_lock(&lock);
     *out = gvmm_torch_pool(device);

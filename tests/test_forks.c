@@ -134,7 +134,9 @@ static void try_buffers(void)
     must_refuse(gvmm_buffer_segments(open_buffer, &segment, 1, &count));
     must_refuse(gvmm_buffer_identities(open_buffer, &identity, 1, &count));
     must_refuse(gvmm_buffer_get_access(open_buffer, 0, &access));
+    must_refuse(gvmm_buffer_set_access(open_buffer, 0, GVMM_ACCESS_READ));
     must_refuse(gvmm_buffer_retain_in_graph(open_buffer, (gvmm_graph)&out));
+    must_refuse(gvmm_buffer_retain_in_capture(open_buffer, stream));
     must_refuse(gvmm_buffer_evict(evicted, NULL));
     must_refuse(gvmm_buffer_restore(evicted));
     must_refuse(gvmm_buffer_close(open_buffer, NULL));
@@ -153,6 +155,7 @@ static void try_sharing(void)
     must_refuse(gvmm_buffer_import(&out, plain, &shared, NULL, NULL));
     must(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
     must_refuse(gvmm_buffer_send(open_buffer, ends[0], NULL));
+    must_refuse(gvmm_buffer_receive(&out, plain, ends[0], NULL, NULL)); /* nobody sends */
     must(!out && !e);
 }
 
