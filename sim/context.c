@@ -63,13 +63,6 @@ void sim_context_error(sim_context *context, CUresult error)
     pthread_cond_broadcast(&sim_changed);
 }
 
-void sim_context_fail(sim_context *context, CUresult error)
-{
-    sim_enter();
-    sim_context_error(context, error);
-    sim_leave(CUDA_SUCCESS);
-}
-
 bool sim_has_failed(void)
 {
     sim_enter();

@@ -118,9 +118,6 @@ int sim_context_device(const sim_context *context);
 /* Has a context of `device` peer access to one of `peer`? With sim_lock held. */
 bool sim_peer_enabled(int device, int peer);
 
-/* Makes `error` the answer of every later call that uses the context, or any other that is alive. */
-void sim_context_fail(sim_context *context, CUresult error);
-
 /* ---- stream.c ---- */
 
 /* Work on a stream. `run` is called on a driver thread, in order, without sim_lock; its error sticks to the context.

@@ -76,7 +76,7 @@ CUresult sim_current_context(sim_context **out);
 /* The context that a handle names, alive: INVALID_CONTEXT, CONTEXT_IS_DESTROYED. */
 CUresult sim_context_find(CUcontext handle, sim_context **out);
 
-/* As sim_context_fail, with sim_lock held. */
+/* Makes `error` the answer of every later call that uses the context, or any other that is alive. */
 void sim_context_error(sim_context *context, CUresult error);
 
 /* Every context in turn; NULL starts, NULL ends. */

@@ -707,7 +707,6 @@ bool gvmm__stocks_flush(int device);
 
 /* Makes no more, gives back what is there, and drops the caller's reference. */
 void gvmm__stock_end(stock *s);
-void gvmm__stock_release(stock *s);
 
 /* ---- blocks.c: a pool's address space as blocks side by side; by size, by neighbour, by address ---- */
 

@@ -185,10 +185,8 @@ gvmm_result gvmm__export_create(gvmm_export **out, range *r, size_t known)
     size_t count;
     const range **links = gvmm__range_links(r, &count);
     if (!links) return GVMM_E_NO_HOST_MEMORY;
-    unsigned handle_type = 0;
-    gvmm_result failed = count <= WIRE_MOST_CHUNKS ? GVMM_OK
-                                                   : gvmm__fail(GVMM_E_UNSUPPORTED, "buffer has %zu chunks", count);
-    for (size_t i = known; i < count && !failed; i++) failed = check_exportable(links[i], i, &handle_type);
+    unsigned handle_type;
+    gvmm_result failed = gvmm__export_check(&handle_type, links, count, known);
     if (!handle_type) handle_type = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR; /* nothing is handed out */
     if (!failed && handle_type != CU_MEM_HANDLE_TYPE_FABRIC) failed = check_limit(links, count, known);
     gvmm_export *e = failed ? NULL : new_export(r, count, known, handle_type);

@@ -24,6 +24,27 @@ static void give_back(memory **chunks, size_t count)
     while (count) gvmm__memory_release(chunks[--count]);
 }
 
+/* The owner's release ends the stock at once; the worker's, whenever it notices. */
+static void delete_stock(stock *s)
+{
+    pthread_mutex_lock(&all_lock);
+    stock **at = &all;
+    while (*at != s) at = &(*at)->next;
+    *at = s->next;
+    pthread_mutex_unlock(&all_lock);
+    give_back(s->chunks, s->count);
+    gvmm__placement_release(s->made_as);
+    account *a = s->account;
+    pthread_mutex_destroy(&s->lock);
+    gvmm__free(s);
+    gvmm__account_release(a);
+}
+
+static void release(stock *s)
+{
+    if (ref_release(&s->refs)) delete_stock(s);
+}
+
 /* Makes chunks until there are enough, none can be had, or nobody wants them. Holds a reference of its own to the
  * stock. */
 static void refill(job *self)
@@ -41,7 +62,7 @@ static void refill(job *self)
         if (!room) gvmm__memory_release(m);
         if (!more) break;
     }
-    gvmm__stock_release(s);
+    release(s);
 }
 
 /* With the lock held. */
@@ -121,25 +142,9 @@ bool gvmm__stocks_flush(int device)
     for (stock *s = next_of(NULL), *next; s; s = next) {
         if (gvmm__placement_device(s->made_as, 0) == device) any |= flush(s);
         next = next_of(s);
-        gvmm__stock_release(s);
+        release(s);
     }
     return any;
-}
-
-/* The owner's release ends the stock at once; the worker's, whenever it notices. */
-static void delete_stock(stock *s)
-{
-    pthread_mutex_lock(&all_lock);
-    stock **at = &all;
-    while (*at != s) at = &(*at)->next;
-    *at = s->next;
-    pthread_mutex_unlock(&all_lock);
-    give_back(s->chunks, s->count);
-    gvmm__placement_release(s->made_as);
-    account *a = s->account;
-    pthread_mutex_destroy(&s->lock);
-    gvmm__free(s);
-    gvmm__account_release(a);
 }
 
 void gvmm__stock_end(stock *s)
@@ -149,10 +154,5 @@ void gvmm__stock_end(stock *s)
     s->ended = true;
     pthread_mutex_unlock(&s->lock);
     flush(s);
-    gvmm__stock_release(s);
-}
-
-void gvmm__stock_release(stock *s)
-{
-    if (s && ref_release(&s->refs)) delete_stock(s);
+    release(s);
 }
