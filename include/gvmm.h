@@ -311,8 +311,9 @@ GVMM_API gvmm_result gvmm_buffer_grow(gvmm_buffer **out, gvmm_buffer *buffer, si
 GVMM_API gvmm_result gvmm_buffer_close(gvmm_buffer *buffer, gvmm_stream stream);
 
 /* The same without waiting, in place of which gvmm remembers how far the stream is: the memory goes back when that work
- * is done, on a thread of gvmm. The call returns at once; after it the stream may be destroyed, unless it was
- * capturing: then the memory goes when its graph is gone and this thread, or gvmm_drain, has been here again.
+ * is done, on a thread of gvmm. The call returns at once, and waits only where the driver gives no event; after it the
+ * stream may be destroyed, unless it was capturing: then the memory goes when its graph is gone and this thread, or
+ * gvmm_drain, has been here again.
  *
  * stream   as in gvmm_buffer_close.
  * Returns  GVMM_E_INVALID      buffer is NULL
