@@ -77,7 +77,7 @@ typedef struct chunk {
 /* An executable graph that fills memory which it holds. */
 typedef struct exec {
     CUgraphExec exec;
-    CUgraph graph; /* NULL: destroyed after the instantiation */
+    CUgraph graph;        /* NULL: destroyed after the instantiation */
     bool holds, launched; /* it has user objects of gvmm's; it has run */
     chunk fills[SEGMENTS], held[SEGMENTS];
     size_t fill_count, held_count;
