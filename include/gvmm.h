@@ -458,12 +458,12 @@ typedef struct gvmm_evict_options {
 
 /* Evicts what is resident of the buffer's memory, or of the memory that was made with the resource's options of this
  * tag (GVMM_TAG_ANY: all of it) and is mapped. Doing it again does nothing. A host resource has no legacy stream and
- * waits for nothing unless it is given a stream. Of a resource, what was released deferred goes back first: its work
- * is waited for, as by gvmm_drain, but no pinning.
+ * waits for nothing unless it is given a stream. Of a resource, what was released deferred, of any resource, goes back
+ * first: its work is waited for, as by gvmm_drain, but no pinning.
  *
  * options  NULL: contents kept in pinned host memory.
  * Returns  GVMM_E_CAPTURING       the stream is capturing, or waiting for the default stream would end a capture:
- *          nothing was done
+ *          nothing was evicted
  *          GVMM_E_NO_HOST_MEMORY  no room for the contents: nothing was evicted
  *          GVMM_E_UNSUPPORTED     contents of host memory are to be kept, or the driver cannot pin memory; or the buffer
  *                                 has imported memory, which is another's to evict (of a resource it is left out)
