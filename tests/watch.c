@@ -132,11 +132,52 @@ void ck_in_order(void) { still_alive(); }
 
 /* ---- the fixture ---- */
 
+/* The calls that the books are kept of, one at a time with its note: else what one thread frees and another gets again could be
+ * noted in the other order. */
+static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
+static const gvmm_driver *noting;
+
+#define IN_ORDER(name, params, args) \
+    static CUresult ordered_##name params \
+    { \
+        pthread_mutex_lock(&one_at_a_time); \
+        CUresult result = noting->name args; \
+        pthread_mutex_unlock(&one_at_a_time); \
+        return result; \
+    }
+IN_ORDER(cuMemAddressReserve,
+         (CUdeviceptr * ptr, size_t size, size_t alignment, CUdeviceptr hint, unsigned long long flags),
+         (ptr, size, alignment, hint, flags))
+IN_ORDER(cuMemAddressFree, (CUdeviceptr ptr, size_t size), (ptr, size))
+IN_ORDER(cuMemCreate,
+         (CUmemGenericAllocationHandle * handle, size_t size, const CUmemAllocationProp *prop,
+          unsigned long long flags),
+         (handle, size, prop, flags))
+IN_ORDER(cuMemRelease, (CUmemGenericAllocationHandle handle), (handle))
+IN_ORDER(cuMemMap,
+         (CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags),
+         (ptr, size, offset, handle, flags))
+IN_ORDER(cuMemUnmap, (CUdeviceptr ptr, size_t size), (ptr, size))
+
+static const gvmm_driver *in_order(void)
+{
+    static gvmm_driver table;
+    noting = gvmm_trace_over(gvmm_faults_over(cu), note, NULL);
+    table = *noting;
+    table.cuMemAddressReserve = ordered_cuMemAddressReserve;
+    table.cuMemAddressFree = ordered_cuMemAddressFree;
+    table.cuMemCreate = ordered_cuMemCreate;
+    table.cuMemRelease = ordered_cuMemRelease;
+    table.cuMemMap = ordered_cuMemMap;
+    table.cuMemUnmap = ordered_cuMemUnmap;
+    return &table;
+}
+
 static void start_watching(void)
 {
     count = start = 0;
     gvmm_resource_release(plain);
-    ck_ok(gvmm_driver_install(gvmm_trace_over(gvmm_faults_over(cu), note, NULL)));
+    ck_ok(gvmm_driver_install(in_order()));
     plain = resource_with(waiting_options());
 }
 
