@@ -72,10 +72,10 @@ class VirtualMemoryResourceOptions:
         resource's evict(), with the resource, or by trim().
     streams_outlive
         **A promise of yours, which nothing checks: no stream that a buffer of this resource has recorded captures, or is destroyed before
-        the resource itself is gone.** It saves an event for each buffer that is kept. The resource keeps no stream objects alive: a stream that Python
-        collects, or that a ``with`` block or ``close()`` ends, breaks the promise, and kept memory that was used on it then crashes the
-        driver, or is handed to a new stream of the same handle while work still writes to it. Keep such streams in a module or an
-        object that outlives the resource, or leave this False.
+        the resource itself is gone.** It saves an event for each buffer that is kept. The resource keeps no stream objects alive: a
+        stream that Python collects, or that a ``with`` block or ``close()`` ends, breaks the promise, and kept memory that was used on
+        it then crashes the driver, or is handed to a new stream of the same handle while work still writes to it. Keep such streams in a
+        module or an object that outlives the resource, or leave this False.
     zero_reused
         Buffers made of kept memory are zero, too. Device memory only.
 
