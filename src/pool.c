@@ -28,7 +28,8 @@ typedef struct counter {
 } counter;
 
 struct gvmm_pool {
-    ref refs;
+    ref users; /* callers' references */
+    ref refs;  /* theirs together, one; what waits has one each */
     gvmm_resource *resource;
     account *account;
     size_t memory;        /* of the device, bytes */
@@ -104,6 +105,9 @@ static gvmm_pool *pool_of(pool_block *b) { return (gvmm_pool *)((char *)b->heap 
 
 static pool_block *block_of(reusable *e) { return (pool_block *)((char *)e - offsetof(pool_block, kept)); }
 
+static void hold(gvmm_pool *pool) { ref_retain(&pool->refs); }
+static void unhold(gvmm_pool *pool);
+
 /* What waited has come to its end: see `done` of a retirement. */
 static void has_waited(retirement *self)
 {
@@ -113,13 +117,13 @@ static void has_waited(retirement *self)
     pool->waiting -= b->size;
     gvmm__heap_put(&pool->heap, b, &pool->heap.common, 0);
     gvmm__silent_unlock(&pool->lock);
-    gvmm_pool_release(pool);
+    unhold(pool);
 }
 
 /* Waits without anybody's waiting for it, then is common. It holds the pool. */
 static void retire(gvmm_pool *pool, pool_block *b, gvmm_stream stream, CUevent event, CUcontext context)
 {
-    gvmm_pool_retain(pool);
+    hold(pool);
     gvmm__silent_lock(&pool->lock);
     pool->waiting += b->size;
     gvmm__silent_unlock(&pool->lock);
@@ -214,7 +218,7 @@ static bool trim_pools(int device)
     for (gvmm_pool *p = next_pool(NULL, device), *next; p; p = next) {
         any |= gvmm_pool_trim(p, 0) != 0;
         next = next_pool(p, device);
-        gvmm_pool_release(p);
+        unhold(p);
     }
     return any;
 }
@@ -251,6 +255,7 @@ gvmm_result gvmm_pool_create(gvmm_pool **out, gvmm_resource *resource, const gvm
     gvmm_pool *pool = gvmm__alloc(sizeof *pool);
     if (!pool) return GVMM_E_NO_HOST_MEMORY;
     memset(pool, 0, sizeof *pool);
+    ref_init(&pool->users);
     ref_init(&pool->refs);
     pool->resource = resource;
     gvmm__resource_hold(resource);
@@ -270,7 +275,7 @@ gvmm_result gvmm_pool_create(gvmm_pool **out, gvmm_resource *resource, const gvm
 
 gvmm_pool *gvmm_pool_retain(gvmm_pool *pool)
 {
-    if (pool) ref_retain(&pool->refs);
+    if (pool) ref_retain(&pool->users);
     return pool;
 }
 
@@ -296,14 +301,24 @@ static void delete_pool(gvmm_pool *pool)
     gvmm__resource_unhold(resource);
 }
 
-/* What is not known to be done with stays where it is: unmapping it would be worse. */
+/* What is not known to be done with stays where it is: unmapping it would be worse. The caller's again. */
 static void refuse(gvmm_pool *pool)
 {
-    ref_init(&pool->refs);
+    ref_init(&pool->users);
     gvmm__warn(GVMM_E_INVALID, "pool", pool->heap.base, "not released: %zu bytes are in use", pool->heap.used);
 }
 
-/* What leaves the cache may have to wait on the worker, and then holds the pool longer. */
+static void unhold(gvmm_pool *pool)
+{
+    if (!ref_release(&pool->refs)) return;
+    if (is_all_common(pool)) {
+        delete_pool(pool);
+    } else {
+        ref_init(&pool->refs);
+        refuse(pool);
+    }
+}
+
 static void end_reuse(gvmm_pool *pool)
 {
     reuse_figures last;
@@ -312,23 +327,20 @@ static void end_reuse(gvmm_pool *pool)
     atomic_fetch_add(&gvmm__driver_calls, last.calls);
 }
 
+/* All that waits for streams is done here, by the last user: what a graph holds keeps the pool longer, and comes to its
+ * end on the worker, which is not to wait, nor to touch a stream. */
 void gvmm_pool_release(gvmm_pool *pool)
 {
-    if (!pool || gvmm__in_child() || !ref_release(&pool->refs)) return;
+    if (!pool || gvmm__in_child() || !ref_release(&pool->users)) return;
     gvmm_pool_stats now;
     gvmm_pool_get_stats(pool, &now);
     if (now.blocks && !pool->reuse_ended) {
         refuse(pool);
         return;
     }
-    if (!pool->reuse_ended) {
-        ref_init(&pool->refs);
-        end_reuse(pool);
-        if (!ref_release(&pool->refs)) return;
-    }
+    if (!pool->reuse_ended) end_reuse(pool);
     gvmm__orders_wait(&pool->orders, &pool->lock);
-    if (is_all_common(pool)) delete_pool(pool);
-    else refuse(pool);
+    unhold(pool);
 }
 
 /* ---- malloc ---- */

@@ -1,4 +1,4 @@
-/* gvmm_pool from many threads: each on a stream of its own, and blocks that one allocates and another frees. Check's
+/* gvmm_pool from many threads: each on a stream of its own, blocks that one allocates and another frees, gvmm's own. Check's
  * assertions belong to the main thread: what fails in another is counted. */
 #include "support.h"
 
@@ -222,6 +222,62 @@ START_TEST(waiting_is_for_what_was_there)
 }
 END_TEST
 
+/* ---- a pool that a graph keeps beyond its last user ---- */
+
+static pthread_t user;
+static atomic_int by_another;
+
+/* The calls that wait, or are for who owns a stream. */
+static void note_foreign(void *unused, const gvmm_trace_record *record)
+{
+    (void)unused;
+    switch (record->call) {
+    case GVMM_CALL_cuEventRecord:
+    case GVMM_CALL_cuEventSynchronize:
+    case GVMM_CALL_cuStreamSynchronize:
+    case GVMM_CALL_cuStreamIsCapturing:
+    case GVMM_CALL_cuStreamGetCtx: atomic_fetch_add(&by_another, !pthread_equal(user, pthread_self()));
+    default: break;
+    }
+}
+
+static void watch_foreign(void)
+{
+    user = pthread_self();
+    atomic_store(&by_another, 0);
+    gvmm_resource_release(plain);
+    ck_ok(gvmm_driver_install(gvmm_trace_over(cu, note_foreign, NULL)));
+    plain = resource_with(waiting_options());
+}
+
+/* It comes to its end on gvmm's thread, which does not wait for what the pool's other blocks were used for. */
+START_TEST(what_a_graph_holds_ends_the_pool)
+{
+    gvmm_pool_options options = GVMM_POOL_OPTIONS_INIT;
+    CUgraph graph;
+    uint64_t held, other;
+    options.streams_outlive = _i;
+    ck_ok(gvmm_pool_create(&pool, plain, &options));
+    ck_ok(gvmm_pool_malloc(&held, pool, 1000, stream));
+    ck_ok(gvmm_pool_malloc(&other, pool, 3 * MiB, stream));
+    ck_ok(gvmm_pool_free(pool, other, stream));
+    ck_cu(cu->cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    ck_ok(gvmm_pool_free(pool, held, stream));
+    ck_cu(cu->cuStreamEndCapture(stream, &graph));
+    gvmm_pool_release(pool);
+    gvmm_stats now;
+    gvmm_get_stats(NULL, &now);
+    ck_assert_uint_gt(now.physical_bytes, 0);
+    ck_cu(cu->cuGraphDestroy(graph));
+    do {
+        sched_yield();
+        gvmm_drain();
+        gvmm_get_stats(NULL, &now);
+    } while (now.physical_bytes || now.releases_waiting);
+    ck_assert_int_eq(atomic_load(&by_another), 0);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("pool threads");
@@ -232,5 +288,8 @@ int main(void)
     TCase *waits = add_case(suite, "waiting");
     tcase_add_checked_fixture(waits, hook, NULL);
     tcase_add_test(waits, waiting_is_for_what_was_there);
+    TCase *ends = add_case(suite, "ends");
+    tcase_add_checked_fixture(ends, watch_foreign, NULL);
+    tcase_add_loop_test(ends, what_a_graph_holds_ends_the_pool, 0, 2);
     return run_suites(suite, NULL);
 }
