@@ -251,7 +251,6 @@ gvmm_result gvmm__buffer_make(gvmm_buffer **out, gvmm_resource *resource, const 
 static SELDOM gvmm_result make_anew(gvmm_buffer **out, gvmm_resource *resource, size_t size, uint64_t capacity,
                                     gvmm_stream stream, uint64_t stream_id)
 {
-    gvmm__retire_mark();
     gvmm_buffer *buffer = new_buffer(resource, gvmm__stream_recorded(stream, &resource->device), capacity);
     if (!buffer) return GVMM_E_NO_HOST_MEMORY;
     buffer->kept.stream_id = stream_id;

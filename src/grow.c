@@ -53,6 +53,7 @@ static gvmm_result reserve(reservation **out, size_t need, const maker *with, ui
 gvmm_result gvmm__range_make(range **out, const maker *with, size_t size)
 {
     reservation *where;
+    gvmm__retire_mark();
     gvmm_result r = reserve(&where, size, with, with->placement->addr_hint);
     if (r) return r;
     gvmm__reservation_claim(where, where->base, size); /* cannot fail: nobody else knows it */
@@ -100,6 +101,7 @@ reservation *gvmm__claim_behind(range *from, size_t size, account *a)
  * report. */
 gvmm_result gvmm__range_grow(range **out, range *from, const maker *with, size_t add)
 {
+    gvmm__retire_mark();
     reservation *behind = gvmm__claim_behind(from, add, with->account);
     if (!behind) return grow_moved(out, from, with, add);
     gvmm_result r = add_chunks(out, from, behind, gvmm__range_end(from), with, add);

@@ -212,7 +212,7 @@ START_TEST(what_a_capture_held_is_marked_by_the_thread_that_released_it)
     CUstream other = new_stream(CU_STREAM_NON_BLOCKING);
     gvmm_pool *pool;
     uint64_t block = 0;
-    gvmm_buffer *held = on_stream(stream), *between = on_stream(other);
+    gvmm_buffer *held = on_stream(stream), *between = on_stream(other), *longer = NULL;
     uint64_t at_held = gvmm_buffer_address(held);
     ck_ok(gvmm_pool_create(&pool, plain, NULL));
     hold_by_capture_and_let_go(held);
@@ -226,10 +226,12 @@ START_TEST(what_a_capture_held_is_marked_by_the_thread_that_released_it)
     if (_i == 0) gvmm_buffer_release(between);
     else if (_i == 1) gvmm_buffer_release(on_stream(other));
     else if (_i == 2) ck_ok(gvmm_pool_malloc(&block, pool, 512, other));
+    else if (_i == 3) ck_ok(gvmm_buffer_grow(&longer, between, 2 * G, NULL));
     else in_thread(drain, NULL);
     while (waiting()) sched_yield();
     ck_released(at_held, G);
     if (_i != 0) gvmm_buffer_release(between);
+    gvmm_buffer_release(longer);
     if (block) ck_ok(gvmm_pool_free(pool, block, other));
     gvmm_pool_release(pool);
     gvmm_drain();
@@ -560,7 +562,7 @@ int main(void)
     tcase_add_test(tests, unrelated_captures_stay_valid);
     tcase_add_test(tests, released_while_its_stream_captures);
     tcase_add_test(tests, default_stream_while_a_blocking_stream_captures);
-    tcase_add_loop_test(tests, what_a_capture_held_is_marked_by_the_thread_that_released_it, 0, 4);
+    tcase_add_loop_test(tests, what_a_capture_held_is_marked_by_the_thread_that_released_it, 0, 5);
     tcase_add_test(tests, a_capture_outlasts_a_mark_that_fails);
     tcase_add_test(tests, a_capture_outlasts_a_thread_that_does_not_start);
     tcase_add_test(tests, what_cannot_be_deferred_is_waited_for);
