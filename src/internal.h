@@ -192,17 +192,23 @@ gvmm_result gvmm__fds_need(size_t count, size_t *left);
 extern const gvmm_driver *gvmm__driver;
 extern atomic_ullong gvmm__driver_calls;
 
+static inline void gvmm__count_calls(unsigned calls)
+{
+    atomic_fetch_add_explicit(&gvmm__driver_calls, calls, memory_order_relaxed);
+}
+
 static inline CUresult gvmm__counted(CUresult status)
 {
-    atomic_fetch_add_explicit(&gvmm__driver_calls, 1, memory_order_relaxed);
+    gvmm__count_calls(1);
     return status;
 }
 
 /* DRIVER(cuMemMap, ...) makes a driver call and gives a gvmm_result, the failure recorded. DRIVER_QUIET gives the
  * CUresult and records nothing. DRIVER_UNDO(object, address, cuMemUnmap, ...) is for calls that give something back: a
- * failure is a warning, and none at all when the driver has shut down already. */
+ * failure is a warning, and none at all when the driver has shut down already. DRIVER_COUNTED_IN leaves the counting to
+ * whoever has a counter of his own: one that all threads share is what they would wait for. */
 #define DRIVER_QUIET(name, ...) gvmm__counted(gvmm__driver->name(__VA_ARGS__))
-#define DRIVER_UNCOUNTED(name, ...) gvmm__driver->name(__VA_ARGS__) /* a count that all threads share takes its time */
+#define DRIVER_COUNTED_IN(calls, name, ...) (++*(calls), gvmm__driver->name(__VA_ARGS__))
 #define DRIVER(name, ...) gvmm__checked(GVMM_CALL_##name, DRIVER_QUIET(name, __VA_ARGS__))
 #define DRIVER_UNDO(object, address, name, ...) \
     gvmm__checked_undo(GVMM_CALL_##name, DRIVER_QUIET(name, __VA_ARGS__), object, address)
@@ -318,16 +324,15 @@ void gvmm__stream_wait(gvmm_stream stream, const device *d, uint64_t address);
 gvmm_result gvmm__stream_wait_or_fail(gvmm_stream stream, const device *d);
 
 /* Marks how far a recorded stream's work is with an event, one that is given or a new one; to be put back with
- * gvmm__event_put. After that the stream may be destroyed. Harms no capture, and asks no event that is part of one. If
- * it can use the event that is given, its MARK_CALLS calls are the caller's to count. */
-enum { MARK_CALLS = 3 };
+ * gvmm__event_put. After that the stream may be destroyed. Harms no capture, and asks no event that is part of one. Adds
+ * to *calls what it does not count. */
 typedef enum stream_mark {
     MARK_SET,
     MARK_LATER,     /* a default stream, while any call on it would end a capture */
     MARK_CAPTURING, /* the stream is capturing */
     MARK_FAILED
 } stream_mark;
-stream_mark gvmm__stream_mark(device *d, gvmm_stream stream, CUevent *event, CUcontext *context);
+stream_mark gvmm__stream_mark(device *d, gvmm_stream stream, CUevent *event, CUcontext *context, unsigned *calls);
 
 /* ---- backup.c: what evicted memory keeps its contents in, several memories in one ---- */
 

@@ -91,8 +91,10 @@ static void mark_now(orders *o, order *to)
     if (!m) return;
     CUevent event = NULL;
     CUcontext context = NULL;
-    if (gvmm__stream_mark(o->device, to->stream, &event, &context) == MARK_SET) add(to, m, event, context);
+    unsigned calls = 0;
+    if (gvmm__stream_mark(o->device, to->stream, &event, &context, &calls) == MARK_SET) add(to, m, event, context);
     else gvmm__free(m);
+    gvmm__count_calls(calls);
 }
 
 static void take_first(orders *o, order *from)

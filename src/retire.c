@@ -55,7 +55,9 @@ static stream_mark without_event(const retirement *r)
 static stream_mark try_to_mark(retirement *r)
 {
     CUcontext context = NULL;
-    stream_mark m = gvmm__stream_mark(r->device, r->stream, &r->event, &context);
+    unsigned calls = 0;
+    stream_mark m = gvmm__stream_mark(r->device, r->stream, &r->event, &context, &calls);
+    gvmm__count_calls(calls);
     if (m == MARK_SET) r->event_context = context;
     return m == MARK_FAILED ? without_event(r) : m;
 }

@@ -213,36 +213,33 @@ static inline front *front_of(reuse *u)
 
 /* ---- what holds before and after ---- */
 
-/* Asks the driver without its being counted: a count that all threads share is what they would wait for. */
-static inline bool real_is_capturing(gvmm_stream stream)
+static SELDOM bool default_is_capturing(const reuse *u, gvmm_stream stream)
 {
     CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_ACTIVE;
-    CUresult status = DRIVER_UNCOUNTED(cuStreamIsCapturing, stream, &capture);
+    if (DRIVER_QUIET(cuCtxPushCurrent, u->device->primary) != CUDA_SUCCESS) return true;
+    CUresult status = DRIVER_QUIET(cuStreamIsCapturing, stream, &capture);
+    gvmm__context_leave();
     return status != CUDA_SUCCESS || capture != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-static SELDOM bool default_is_capturing(const reuse *u, gvmm_stream stream)
+static inline bool is_capturing(const reuse *u, gvmm_stream stream, unsigned *calls)
 {
-    if (DRIVER_UNCOUNTED(cuCtxPushCurrent, u->device->primary) != CUDA_SUCCESS) return true;
-    bool capturing = real_is_capturing(stream);
-    gvmm__context_leave();
-    return capturing;
-}
-
-static inline bool is_capturing(const reuse *u, gvmm_stream stream)
-{
-    return gvmm__stream_is_default(stream) ? default_is_capturing(u, stream) : real_is_capturing(stream);
+    CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    if (gvmm__stream_is_default(stream)) return default_is_capturing(u, stream);
+    CUresult status = DRIVER_COUNTED_IN(calls, cuStreamIsCapturing, stream, &capture);
+    return status != CUDA_SUCCESS || capture != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
 /* A number that no other stream has or will have; 0: there is none to be had. The stream is not capturing: asking would
  * end that. */
-static uint64_t number_of(const reuse *u, gvmm_stream stream)
+static inline uint64_t number_of(const reuse *u, gvmm_stream stream, unsigned *calls)
 {
     unsigned long long id;
     if (stream == GVMM_STREAM_LEGACY || !stream) return UINT64_MAX;
     if (gvmm__stream_is_default(stream)) return 0; /* a thread's own: entries have the legacy stream instead */
     if (u->streams_outlive) return UINT64_MAX;
-    return DRIVER_UNCOUNTED(cuStreamGetId, stream, &id) == CUDA_SUCCESS && id != UINT64_MAX ? id : 0;
+    CUresult status = DRIVER_COUNTED_IN(calls, cuStreamGetId, stream, &id);
+    return status == CUDA_SUCCESS && id != UINT64_MAX ? id : 0;
 }
 
 /* On the host, without a stream, there is no work to be waited for. */
@@ -251,12 +248,19 @@ static bool has_work(const reuse *u, gvmm_stream stream)
     return u->device->ordinal >= 0 || !gvmm__stream_is_default(stream);
 }
 
+static bool set_mark(reuse *u, reusable *e, unsigned *calls)
+{
+    unsigned made = 0;
+    stream_mark m = gvmm__stream_mark(u->device, e->stream, &e->event, &e->event_context, &made);
+    *calls += made;
+    return m == MARK_SET;
+}
+
 /* Marks the end of the entry's work, unless its stream will be there to be asked. False if it cannot be kept. */
-static bool mark_end(reuse *u, reusable *e)
+static inline bool mark_end(reuse *u, reusable *e, unsigned *calls)
 {
     if (!has_work(u, e->stream)) return true;
-    if (u->streams_outlive) return !is_capturing(u, e->stream);
-    return gvmm__stream_mark(u->device, e->stream, &e->event, &e->event_context) == MARK_SET;
+    return u->streams_outlive ? !is_capturing(u, e->stream, calls) : set_mark(u, e, calls);
 }
 
 /* Makes `stream` wait for the entry's work. */
@@ -264,8 +268,10 @@ static bool wait_for_end(reuse *u, reusable *e, gvmm_stream stream)
 {
     if (!has_work(u, e->stream)) return true;
     if (!has_work(u, stream)) return false; /* there the next to write is the host, which waits for nobody */
-    if (u->streams_outlive && gvmm__stream_mark(u->device, e->stream, &e->event, &e->event_context) != MARK_SET)
-        return false;
+    unsigned calls = 0;
+    bool marked = !u->streams_outlive || set_mark(u, e, &calls);
+    gvmm__count_calls(calls);
+    if (!marked) return false;
     bool of_context = gvmm__stream_is_default(stream);
     if (of_context && DRIVER_QUIET(cuCtxPushCurrent, u->device->primary) != CUDA_SUCCESS) return false;
     CUresult status = DRIVER_QUIET(cuStreamWaitEvent, stream, e->event, 0);
@@ -319,14 +325,21 @@ static SELDOM reusable *take_slowly(reuse *u, front *own, size_t size, gvmm_stre
     return e;
 }
 
+static SELDOM reusable *nothing(unsigned calls)
+{
+    gvmm__count_calls(calls);
+    return NULL;
+}
+
 reusable *gvmm__reuse_take(reuse *u, size_t size, gvmm_stream stream, uint64_t *stream_id)
 {
     *stream_id = 0;
     if (!stream && u->device->ordinal >= 0) stream = GVMM_STREAM_LEGACY;
-    if (has_work(u, stream) && is_capturing(u, stream)) return NULL;
-    uint64_t id = *stream_id = number_of(u, stream);
+    unsigned calls = 0;
+    if (has_work(u, stream) && is_capturing(u, stream, &calls)) return nothing(calls);
+    uint64_t id = *stream_id = number_of(u, stream, &calls);
     front *f = front_of(u);
-    if (!f) return NULL;
+    if (!f) return nothing(calls);
     gvmm__lock(&f->lock);
     reusable *e = f->hand;
     if (e && is_same(e, size, stream, id)) {
@@ -339,7 +352,7 @@ reusable *gvmm__reuse_take(reuse *u, size_t size, gvmm_stream stream, uint64_t *
         f->bytes -= size;
         f->taken++;
     }
-    f->calls += u->streams_outlive ? 1 : 2;
+    f->calls += calls;
     gvmm__unlock(&f->lock);
     return e ? e : take_slowly(u, f, size, stream, id);
 }
@@ -427,14 +440,16 @@ static SELDOM bool put_slowly(reuse *u, front *f, reusable *e)
 bool gvmm__reuse_put(reuse *u, reusable *e)
 {
     if (e->size > atomic_load_explicit(&u->limit, memory_order_relaxed)) return false;
+    unsigned calls = 0;
     front *f = front_of(u);
-    if (!f || !mark_end(u, e)) return false;
+    if (!f) return false;
+    bool marked = mark_end(u, e, &calls);
     gvmm__lock(&f->lock);
-    bool fits = f->quota - f->bytes >= e->size;
+    bool fits = marked && f->quota - f->bytes >= e->size;
     if (fits) keep(f, e);
-    f->calls += u->streams_outlive ? 1 : MARK_CALLS;
+    f->calls += calls;
     gvmm__unlock(&f->lock);
-    return fits || put_slowly(u, f, e);
+    return fits || (marked && put_slowly(u, f, e));
 }
 
 static void end_dropping(reuse *u)

@@ -75,14 +75,14 @@ gvmm_result gvmm__stream_wait_or_fail(gvmm_stream stream, const device *d)
 /* ---- marking how far it is ---- */
 
 /* In the stream's context, if `event` is to be made or the stream is a default one. */
-static stream_mark record(device *d, gvmm_stream stream, CUcontext context, CUevent *event)
+static stream_mark record(device *d, gvmm_stream stream, CUcontext context, CUevent *event, unsigned *calls)
 {
     CUstreamCaptureStatus capture;
     if (!*event) *event = gvmm__event_get(d, context);
     if (!*event) return MARK_FAILED;
-    CUresult status = DRIVER_UNCOUNTED(cuEventRecord, *event, stream);
+    CUresult status = DRIVER_COUNTED_IN(calls, cuEventRecord, *event, stream);
     /* A capture may have begun in between. An event that is part of one must not be asked about: that would end it. */
-    if (status == CUDA_SUCCESS) status = DRIVER_UNCOUNTED(cuStreamIsCapturing, stream, &capture);
+    if (status == CUDA_SUCCESS) status = DRIVER_COUNTED_IN(calls, cuStreamIsCapturing, stream, &capture);
     if (status == CUDA_SUCCESS && capture == CU_STREAM_CAPTURE_STATUS_NONE) return MARK_SET;
     gvmm__event_put(d, context, *event, false);
     *event = NULL;
@@ -90,23 +90,23 @@ static stream_mark record(device *d, gvmm_stream stream, CUcontext context, CUev
     return status == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT ? MARK_LATER : MARK_FAILED;
 }
 
-static stream_mark ask_and_record(device *d, gvmm_stream stream, CUcontext context, CUevent *event)
+static stream_mark ask_and_record(device *d, gvmm_stream stream, CUcontext context, CUevent *event, unsigned *calls)
 {
     CUstreamCaptureStatus capture;
-    CUresult status = DRIVER_UNCOUNTED(cuStreamIsCapturing, stream, &capture);
+    CUresult status = DRIVER_COUNTED_IN(calls, cuStreamIsCapturing, stream, &capture);
     if (status == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return MARK_LATER;
     if (status != CUDA_SUCCESS) return MARK_FAILED;
     if (capture != CU_STREAM_CAPTURE_STATUS_NONE) return MARK_CAPTURING;
-    return record(d, stream, context, event);
+    return record(d, stream, context, event, calls);
 }
 
 /* The default stream's context is the device's, a real stream has its own; an event of another context does not do. */
-stream_mark gvmm__stream_mark(device *d, gvmm_stream stream, CUevent *event, CUcontext *context)
+stream_mark gvmm__stream_mark(device *d, gvmm_stream stream, CUevent *event, CUcontext *context, unsigned *calls)
 {
     bool is_default = gvmm__stream_is_default(stream);
     CUcontext own = d->primary;
     if (*event && !is_default) { /* most likely of the right one */
-        stream_mark m = ask_and_record(d, stream, *context, event);
+        stream_mark m = ask_and_record(d, stream, *context, event, calls);
         if (m != MARK_FAILED) return m;
     }
     if (!is_default && DRIVER_QUIET(cuStreamGetCtx, stream, &own) != CUDA_SUCCESS) return MARK_FAILED;
@@ -116,8 +116,7 @@ stream_mark gvmm__stream_mark(device *d, gvmm_stream stream, CUevent *event, CUc
     }
     *context = own;
     if (DRIVER_QUIET(cuCtxPushCurrent, own) != CUDA_SUCCESS) return MARK_FAILED;
-    stream_mark m = ask_and_record(d, stream, own, event);
-    atomic_fetch_add_explicit(&gvmm__driver_calls, MARK_CALLS, memory_order_relaxed);
+    stream_mark m = ask_and_record(d, stream, own, event, calls);
     gvmm__context_leave();
     return m;
 }

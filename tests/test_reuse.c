@@ -740,6 +740,55 @@ static void *make_and_release(void *data)
     return NULL;
 }
 
+static void pair(bool close, gvmm_stream on)
+{
+    gvmm_buffer *buffer = make(G, on);
+    if (close) ck_ok(gvmm_buffer_close_deferred(buffer, NULL));
+    gvmm_buffer_release(buffer);
+}
+
+static uint64_t calls_counted(void)
+{
+    gvmm_stats stats;
+    gvmm_get_stats(NULL, &stats);
+    return stats.driver_calls;
+}
+
+static unsigned calls_made(void)
+{
+    unsigned all = 0;
+    for (int call = 0; call < GVMM_CALL_COUNT; call++) all += calls_of((gvmm_driver_call)call);
+    return all;
+}
+
+/* Whoever counts them. */
+START_TEST(every_driver_call_is_counted)
+{
+    CUgraph graph;
+    gvmm_options options = keeping_options();
+    for (int i = 0; i < 8; i++) {
+        gvmm_stream on = i & 1 ? stream : NULL;
+        options.streams_outlive = i & 4;
+        keep_with(options);
+        pair(i & 2, on);
+        gvmm_drain();
+        uint64_t before = calls_counted();
+        watch();
+        for (int k = 0; k < 5; k++) pair(i & 2, on);
+        ck_assert_uint_eq(calls_counted() - before, calls_made());
+        ck_assert_uint_eq(figures().reused, 5);
+    }
+    ck_cu(cu->cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    uint64_t before = calls_counted();
+    watch();
+    gvmm_buffer *fresh = make(G, stream);
+    ck_assert_uint_eq(calls_counted() - before, calls_made());
+    ck_cu(cu->cuStreamEndCapture(stream, &graph));
+    ck_cu(cu->cuGraphDestroy(graph));
+    gvmm_buffer_release(fresh);
+}
+END_TEST
+
 START_TEST(threads_share_it)
 {
     pthread_t threads[THREADS];
@@ -892,7 +941,7 @@ int main(void)
           an_evicted_resource_keeps_nothing, evicted_memory_is_not_kept, the_last_user_can_come_again,
           kept_memory_makes_room, kept_memory_makes_room_for_a_restore, kept_memory_makes_room_beside_a_capture}},
         {"figures and threads",
-         {contents_stay_unless_asked_for, the_figures_know, threads_share_it,
+         {contents_stay_unless_asked_for, the_figures_know, every_driver_call_is_counted, threads_share_it,
           what_one_thread_releases_another_is_given}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
