@@ -177,6 +177,7 @@ gvmm_result gvmm_driver_get(const gvmm_driver **out)
 
 gvmm_result gvmm_driver_install(const gvmm_driver *driver)
 {
+    if (gvmm__in_child()) return gvmm__fail_in_child();
     if (gvmm__held()) return gvmm__fail(GVMM_E_INVALID, "the driver cannot be replaced while a resource is alive");
     pthread_mutex_lock(&lock);
     installed = driver;

@@ -126,6 +126,8 @@ void gvmm_set_warning_handler(gvmm_warning_fn fn, void *user)
     pthread_mutex_unlock(&warning_lock);
 }
 
+void gvmm__warnings_in_child(void) { pthread_mutex_init(&warning_lock, NULL); }
+
 /* Warnings of a thread that holds a lock; told when it has let go. What does not fit is counted. */
 typedef struct held_back {
     unsigned depth, count, more;

@@ -122,7 +122,11 @@ bool gvmm__thread_start(pthread_t *out, void *(*run)(void *), void *data)
 
 atomic_bool gvmm__forked;
 
-static void note_child(void) { atomic_store(&gvmm__forked, true); }
+static void note_child(void)
+{
+    atomic_store(&gvmm__forked, true);
+    gvmm__warnings_in_child();
+}
 
 bool gvmm__watch_forks(void)
 {
@@ -138,7 +142,8 @@ gvmm_result gvmm__fail_in_child(void)
 
 /* ---- locks ---- */
 
+/* In a child of fork, where nothing but questions gets here, the holder is not there. */
 void gvmm__lock_contended(small_lock *lock)
 {
-    while (atomic_flag_test_and_set_explicit(lock, memory_order_acquire)) sched_yield();
+    while (!gvmm__in_child() && atomic_flag_test_and_set_explicit(lock, memory_order_acquire)) sched_yield();
 }

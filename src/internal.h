@@ -48,6 +48,9 @@ gvmm_result gvmm__error_restore(const saved_error *saved);
 void gvmm__warnings_hold(void);
 void gvmm__warnings_tell(void);
 
+/* In a child of fork: whoever was setting the handler is not there. */
+void gvmm__warnings_in_child(void);
+
 /* Such a lock. */
 void gvmm__silent_lock(pthread_mutex_t *lock);
 void gvmm__silent_unlock(pthread_mutex_t *lock);

@@ -277,6 +277,49 @@ START_TEST(a_child_does_not_hang_on_what_other_threads_do)
 }
 END_TEST
 
+/* ---- locks that are held for a moment: sooner or later one is, just then ---- */
+
+static atomic_bool enough;
+
+static void *ask_on_and_on(void *unused)
+{
+    while (!atomic_load(&enough)) {
+        gvmm_set_warning_handler(NULL, NULL);
+        (void)gvmm_buffer_address(open_buffer);
+    }
+    return unused;
+}
+
+static void ask_in_child(void)
+{
+    alarm(10);
+    gvmm_set_warning_handler(NULL, NULL);
+    must(gvmm_buffer_address(open_buffer) && gvmm_buffer_size(open_buffer) == 2 * G);
+    must(!gvmm_buffer_is_closed(open_buffer) && gvmm_buffer_capacity(open_buffer) >= 2 * G);
+    must_refuse(gvmm_driver_install(NULL));
+    _exit(0);
+}
+
+START_TEST(a_child_does_not_hang_on_what_other_threads_ask)
+{
+    pthread_t threads[2];
+    make_all();
+    atomic_store(&enough, false);
+    for (int i = 0; i < 2; i++) ck_assert_int_eq(pthread_create(&threads[i], NULL, ask_on_and_on, NULL), 0);
+    for (int i = 0; i < 50; i++) {
+        int status;
+        fflush(NULL);
+        pid_t child = fork();
+        if (child == 0) ask_in_child();
+        ck_assert_int_eq(waitpid(child, &status, 0), child);
+        ck_assert_int_eq(status, 0);
+    }
+    atomic_store(&enough, true);
+    for (int i = 0; i < 2; i++) ck_assert_int_eq(pthread_join(threads[i], NULL), 0);
+    give_all_up();
+}
+END_TEST
+
 static void end_process(void *unused)
 {
     (void)unused;
@@ -319,6 +362,7 @@ int main(void)
     TCase *forks = add_case(suite, "forks");
     tcase_add_test(forks, a_child_is_told_and_leaves_everything);
     tcase_add_test(forks, a_child_does_not_hang_on_what_other_threads_do);
+    tcase_add_test(forks, a_child_does_not_hang_on_what_other_threads_ask);
     tcase_add_test(forks, the_thread_that_forks_may_end);
     return run_suites(suite, NULL);
 }
