@@ -972,7 +972,8 @@ typedef struct gvmm_stats {
     uint64_t grows_moved;      /* since the start */
     uint64_t aliases;          /* since the start: grows that needed no memory */
     uint64_t driver_calls;     /* since the start; process-wide figure only, 0 for a resource */
-    uint64_t releases_waiting; /* given up and not yet back at the driver; process-wide figure only */
+    uint64_t releases_waiting; /* given up and not yet back at the driver, and what else gvmm's thread has to do, as making
+                                  chunks ahead; process-wide figure only */
     uint64_t reused;           /* since the start: allocations that needed no memory, as kept memory was there */
     uint64_t kept_bytes;       /* kept for reuse now; also counted in physical_bytes */
     uint64_t imported_bytes;   /* memory of other processes (or exports of this one) that is held here */

@@ -169,7 +169,7 @@ static gvmm_result settle_devices(gvmm_options *o, int *kept, const gvmm_common_
     for (size_t i = 0; i < o->peer_count; i++) {
         bool optional = o->optional & GVMM_OPTIONAL_PEERS, near = in_reach(c, o->peers[i]);
         if (!near && !optional && o->location == GVMM_LOCATION_DEVICE)
-            return gvmm__fail(GVMM_E_UNSUPPORTED, "option peers: not every rank's device reaches device %d",
+            return gvmm__fail(GVMM_E_UNSUPPORTED, "option peers: device %d does not reach every rank's memory",
                               o->peers[i]);
         if (!near && optional) continue;
         if (kept) kept[count] = o->peers[i];

@@ -32,7 +32,7 @@ static uint64_t marked;               /* entries in lanes */
 static retirement *unmarked;          /* those that wait to be marked, in no order */
 static atomic_ullong unmarked_count;  /* those, and those that are just being marked; changed with the lock held */
 static atomic_ullong returned;        /* entries that have gone, since the start; likewise */
-static _Thread_local char thread_tag; /* its address tells threads apart */
+static _Thread_local char thread_tag; /* its address tells threads apart; a later one may have that of one that ended */
 
 static lane *lane_of(const retirement *r)
 {

@@ -289,7 +289,7 @@ START_TEST(peers_and_stripes_are_settled_alike)
     o.peers = wanted;
     o.peer_count = 5;
     ck_fails(gvmm_probe_settle(&o, room, &common), GVMM_E_UNSUPPORTED);
-    ck_names("peers: not every rank's device reaches device 5");
+    ck_names("peers: device 5 does not reach every rank's memory");
     ck_assert_ptr_eq(o.peers, wanted);
     o.optional = GVMM_OPTIONAL_PEERS;
     ck_fails(gvmm_probe_settle(&o, NULL, &common), GVMM_E_INVALID);

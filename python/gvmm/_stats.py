@@ -31,7 +31,7 @@ class Stats(NamedTuple):
     driver_calls: int
     """Of the process only; 0 for a resource."""
     releases_waiting: int
-    """Given up and not yet back at the driver; of the process only."""
+    """Given up and not yet back at the driver, and what else gvmm's thread has to do, as making chunks ahead; of the process only."""
     reused: int
     """Of the allocations, those that needed no memory, as kept memory was there."""
     kept_bytes: int

@@ -82,7 +82,7 @@ def test_ranks_on_different_machines():
     assert resource.config == config
     with pytest.raises(gvmm.CUDAError, match="2 of 2 ranks lack fabric, the first is rank 0"):
         common.options({**wanted, "optional": ("rdma", "peers")})
-    with pytest.raises(gvmm.CUDAError, match="peers: not every rank's device reaches device 1"):
+    with pytest.raises(gvmm.CUDAError, match="peers: device 1 does not reach every rank's memory"):
         common.options({"peers": 1})
     with pytest.raises(ValueError, match="host"):
         common.options({"location_type": "host"})
