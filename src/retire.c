@@ -322,7 +322,7 @@ void gvmm__retire(retirement *r)
     gvmm__retire_mark();
     CUstreamCaptureMode old = CU_STREAM_CAPTURE_MODE_RELAXED;
     bool relaxed = DRIVER_QUIET(cuThreadExchangeStreamCaptureMode, &old) == CUDA_SUCCESS;
-    bool can = relaxed && start();
+    bool can = start() && relaxed;
     stream_mark m = r->event ? (can ? MARK_SET : MARK_FAILED) : can ? try_to_mark(r) : without_event(r);
     bool on_its_way = (m == MARK_CAPTURING && hold_by_capture(r)) || mark_or_remember(r, m);
     if (!on_its_way) wait_and_give_back(r);

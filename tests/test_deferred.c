@@ -282,6 +282,28 @@ START_TEST(a_capture_outlasts_a_thread_that_does_not_start)
 }
 END_TEST
 
+/* The first thing that is released, and the capture mode cannot be changed then: it is held as ever, and seen to later. */
+START_TEST(a_capture_outlasts_a_mode_that_stays)
+{
+    CUgraph graph;
+    gvmm_buffer *held = on_stream(stream);
+    uint64_t address = gvmm_buffer_address(held);
+    ck_cu(cu->cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    fault_call("cuThreadExchangeStreamCaptureMode", 1, CUDA_ERROR_UNKNOWN);
+    gvmm_buffer_release(held);
+    ck_ok(gvmm_faults_set(NULL));
+    ck_mapped(address);
+    ck_capture_ends(stream, &graph);
+    ck_cu(cu->cuGraphDestroy(graph));
+    while (waiting()) {
+        gvmm_drain();
+        sched_yield();
+    }
+    ck_released(address, G);
+    ck_no_warnings();
+}
+END_TEST
+
 /* No event can be had, or nothing can be asked: the call waits itself. Nothing is lost. */
 START_TEST(what_cannot_be_deferred_is_waited_for)
 {
@@ -565,6 +587,7 @@ int main(void)
     tcase_add_loop_test(tests, what_a_capture_held_is_marked_by_the_thread_that_released_it, 0, 5);
     tcase_add_test(tests, a_capture_outlasts_a_mark_that_fails);
     tcase_add_test(tests, a_capture_outlasts_a_thread_that_does_not_start);
+    tcase_add_test(tests, a_capture_outlasts_a_mode_that_stays);
     tcase_add_test(tests, what_cannot_be_deferred_is_waited_for);
     tcase_add_test(tests, a_driver_that_has_shut_down_ends_the_waiting);
     tcase_add_test(tests, a_clock_that_is_set_back_holds_nothing_up);
