@@ -73,13 +73,25 @@ static void give_back(retirement *r)
 
 static uint64_t address_of(const retirement *r) { return r->range ? gvmm__range_base(r->range) : 0; }
 
-/* For its event, if it has one: the stream may be gone. */
-static void wait_here(retirement *r)
+static void wait_for_event(const retirement *r)
 {
-    CUresult status = r->event ? DRIVER_QUIET(cuEventSynchronize, r->event) : CUDA_SUCCESS;
-    if (status != CUDA_SUCCESS && status != CUDA_ERROR_DEINITIALIZED)
-        gvmm__warn_driver(GVMM_CALL_cuEventSynchronize, status, "released without waiting: buffer", address_of(r));
-    if (!r->event) gvmm__stream_wait(r->stream, r->device, address_of(r));
+    CUstreamCaptureMode old;
+    saved_error before; /* what goes wrong here is a warning */
+    gvmm__error_save(&before);
+    gvmm_result failed = gvmm__relaxed_enter(&old);
+    if (!failed) {
+        failed = DRIVER(cuEventSynchronize, r->event);
+        gvmm__relaxed_leave(old);
+    }
+    if (failed) gvmm__warn_last("released without waiting: buffer", address_of(r));
+    gvmm__error_restore(&before);
+}
+
+/* For its event, if it has one: the stream may be gone. */
+static void wait_here(const retirement *r)
+{
+    if (r->event) wait_for_event(r);
+    else gvmm__stream_wait(r->stream, r->device, address_of(r));
 }
 
 static void wait_and_give_back(retirement *r)

@@ -269,6 +269,24 @@ START_TEST(what_a_capture_may_use_is_not_kept)
 }
 END_TEST
 
+/* It has its event: the mode that cannot be changed is not needed, and waiting here without it would end the capture. */
+START_TEST(trimming_needs_no_mode)
+{
+    CUgraph graph;
+    CUstream other = new_stream(CU_STREAM_NON_BLOCKING);
+    uint64_t address = leave(G, other);
+    ck_cu(cu->cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    fault_call("cuThreadExchangeStreamCaptureMode", 1, CUDA_ERROR_UNKNOWN);
+    ck_assert_uint_eq(gvmm_resource_trim(keeping, 0), G);
+    fault(0, false);
+    gvmm_drain();
+    ck_released(address, G);
+    ck_cu(cu->cuStreamEndCapture(stream, &graph));
+    ck_cu(cu->cuGraphDestroy(graph));
+    ck_cu(cu->cuStreamDestroy(other));
+}
+END_TEST
+
 START_TEST(a_default_stream_beside_a_capture_is_left_alone)
 {
     CUstream blocking;
@@ -933,7 +951,7 @@ int main(void)
           host_memory_is_kept_too}},
         {"captures",
          {a_capturing_stream_is_given_new_memory, what_a_capture_may_use_is_not_kept,
-          a_default_stream_beside_a_capture_is_left_alone}},
+          a_default_stream_beside_a_capture_is_left_alone, trimming_needs_no_mode}},
         {"kept",
          {what_others_show_is_not_kept, what_was_changed_is_not_kept, what_waited_is_not_kept,
           a_range_of_chunks_is_kept_whole, a_capacity_comes_back_with_it, the_oldest_goes_at_the_limit,
