@@ -629,7 +629,7 @@ typedef struct retirement {
     CUevent event; /* reached when the range may go; NULL: not marked yet */
     union {
         CUcontext event_context;
-        const void *thread; /* not marked yet: who is to do that */
+        uint64_t thread; /* not marked yet: who is to do that */
     };
 } retirement;
 

@@ -28,11 +28,19 @@ typedef struct lane {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows */
 static lane lanes[LANES];
-static uint64_t marked;               /* entries in lanes */
-static retirement *unmarked;          /* those that wait to be marked, in no order */
-static atomic_ullong unmarked_count;  /* those, and those that are just being marked; changed with the lock held */
-static atomic_ullong returned;        /* entries that have gone, since the start; likewise */
-static _Thread_local char thread_tag; /* its address tells threads apart; a later one may have that of one that ended */
+static uint64_t marked;              /* entries in lanes */
+static retirement *unmarked;         /* those that wait to be marked, in no order */
+static atomic_ullong unmarked_count; /* those, and those that are just being marked; changed with the lock held */
+static atomic_ullong returned;       /* entries that have gone, since the start; likewise */
+
+/* No other thread has had or will have it: one that has ended left its streams to others. */
+static uint64_t thread_number(void)
+{
+    static atomic_ullong last;
+    static _Thread_local uint64_t number;
+    if (!number) number = atomic_fetch_add(&last, 1) + 1;
+    return number;
+}
 
 static lane *lane_of(const retirement *r)
 {
@@ -138,9 +146,10 @@ static bool mark_or_remember(retirement *r, stream_mark m)
 static retirement *take_unmarked(bool all)
 {
     retirement *list = NULL;
+    uint64_t own = thread_number();
     pthread_mutex_lock(&lock);
     for (retirement **at = &unmarked, *r; (r = *at);) {
-        if (all || r->thread == &thread_tag) {
+        if (all || r->thread == own) {
             *at = r->next;
             r->next = list;
             list = r;
@@ -330,7 +339,7 @@ void gvmm__retire(retirement *r)
         give_back(r);
         return;
     }
-    if (!r->event) r->thread = &thread_tag;
+    if (!r->event) r->thread = thread_number();
     gvmm__retire_mark();
     CUstreamCaptureMode old = CU_STREAM_CAPTURE_MODE_RELAXED;
     bool relaxed = DRIVER_QUIET(cuThreadExchangeStreamCaptureMode, &old) == CUDA_SUCCESS;

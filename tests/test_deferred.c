@@ -240,6 +240,33 @@ START_TEST(what_a_capture_held_is_marked_by_the_thread_that_released_it)
 }
 END_TEST
 
+static void *hold_and_end(void *buffer)
+{
+    CUgraph graph;
+    hold_by_capture_and_let_go(buffer);
+    ck_capture_ends(stream, &graph);
+    ck_cu(cu->cuGraphDestroy(graph));
+    return NULL;
+}
+
+/* A thread that has ended has left the stream to somebody, who may be about to begin a capture, and not to the thread that
+ * has its place now. */
+START_TEST(what_a_thread_has_left_is_marked_by_a_drain_alone)
+{
+    CUstream other = new_stream(CU_STREAM_NON_BLOCKING);
+    gvmm_buffer *held = on_stream(stream);
+    uint64_t address = gvmm_buffer_address(held);
+    in_thread(hold_and_end, held);
+    for (int i = 0; i < 4; i++) in_thread(release_one, other);
+    ck_mapped(address);
+    ck_assert_uint_eq(waiting(), 1);
+    gvmm_drain();
+    ck_released(address, G);
+    ck_cu(cu->cuStreamDestroy(other));
+    ck_no_warnings();
+}
+END_TEST
+
 /* If no event can be had while the stream captures, a wait would end the capture, and the memory would go without. */
 START_TEST(a_capture_outlasts_a_mark_that_fails)
 {
@@ -585,6 +612,7 @@ int main(void)
     tcase_add_test(tests, released_while_its_stream_captures);
     tcase_add_test(tests, default_stream_while_a_blocking_stream_captures);
     tcase_add_loop_test(tests, what_a_capture_held_is_marked_by_the_thread_that_released_it, 0, 5);
+    tcase_add_test(tests, what_a_thread_has_left_is_marked_by_a_drain_alone);
     tcase_add_test(tests, a_capture_outlasts_a_mark_that_fails);
     tcase_add_test(tests, a_capture_outlasts_a_thread_that_does_not_start);
     tcase_add_test(tests, a_capture_outlasts_a_mode_that_stays);
