@@ -313,6 +313,9 @@ static inline gvmm_stream gvmm__stream_recorded(gvmm_stream stream, const device
 /* GVMM_E_CAPTURING if a real stream is capturing; another failure if that cannot be told. */
 gvmm_result gvmm__stream_check(gvmm_stream stream);
 
+/* Would waiting for a recorded stream end its capture or, of the default stream, another's? Not if that cannot be told. */
+bool gvmm__stream_must_not_wait(gvmm_stream stream, const device *d);
+
 /* The thread's capture mode is relaxed from enter to leave, so that waiting and asking leave all captures but the
  * stream's own alone, this thread's and others'. */
 gvmm_result gvmm__relaxed_enter(CUstreamCaptureMode *old);

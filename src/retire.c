@@ -53,11 +53,12 @@ static bool is_of_stream_of(const retirement *r, const retirement *other)
     return r->stream == other->stream && r->device->primary == other->device->primary;
 }
 
-/* Where no event can be had only waiting is left, but not for a stream that captures: that would end its capture, and
- * the memory would go without the wait. It is asked again later. */
+/* Where no event can be had only waiting is left, but not if that would end a capture: the memory would go without the
+ * wait. It is asked again later. */
 static stream_mark without_event(const retirement *r)
 {
-    return gvmm__stream_check(r->stream) == GVMM_E_CAPTURING ? MARK_CAPTURING : MARK_FAILED;
+    if (!gvmm__stream_must_not_wait(r->stream, r->device)) return MARK_FAILED;
+    return gvmm__stream_is_default(r->stream) ? MARK_LATER : MARK_CAPTURING;
 }
 
 static stream_mark try_to_mark(retirement *r)

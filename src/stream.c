@@ -31,6 +31,15 @@ static gvmm_result check_legacy(void)
     return gvmm__fail(GVMM_E_CAPTURING, "the legacy stream must not be waited for: a capturing stream forbids it");
 }
 
+bool gvmm__stream_must_not_wait(gvmm_stream stream, const device *d)
+{
+    if (!gvmm__stream_is_default(stream)) return gvmm__stream_check(stream) == GVMM_E_CAPTURING;
+    if (d->ordinal < 0 || gvmm__context_enter(d->primary)) return false;
+    bool must_not = check_legacy() == GVMM_E_CAPTURING;
+    gvmm__context_leave();
+    return must_not;
+}
+
 static gvmm_result wait_relaxed(gvmm_stream stream)
 {
     CUstreamCaptureMode old;

@@ -173,6 +173,33 @@ START_TEST(default_stream_while_a_blocking_stream_captures)
 }
 END_TEST
 
+/* Also where the one call fails by which that would have been seen, and no event can be had, at once or later. */
+START_TEST(default_stream_that_cannot_be_marked_while_a_blocking_stream_captures)
+{
+    const char *calls[] = {"cuCtxPushCurrent", "cuStreamIsCapturing", "cuThreadExchangeStreamCaptureMode", "malloc"};
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        CUgraph graph;
+        CUstream blocking = new_stream(CU_STREAM_DEFAULT);
+        gvmm_buffer *buffer = on_stream(NULL);
+        uint64_t address = gvmm_buffer_address(buffer);
+        ck_cu(cu->cuStreamBeginCapture(blocking, CU_STREAM_CAPTURE_MODE_GLOBAL));
+        fault_call(calls[i], 1, CUDA_ERROR_UNKNOWN);
+        gvmm_buffer_release(buffer);
+        fault_call(calls[i], 1, CUDA_ERROR_UNKNOWN);
+        gvmm__retire_mark();
+        fault(0, false);
+        ck_mapped(address);
+        ck_assert_uint_eq(waiting(), 1);
+        ck_capture_ends(blocking, &graph);
+        gvmm_drain();
+        ck_released(address, G);
+        ck_cu(cu->cuGraphDestroy(graph));
+        ck_cu(cu->cuStreamDestroy(blocking));
+    }
+    ck_no_warnings();
+}
+END_TEST
+
 static void hold_by_capture_and_let_go(gvmm_buffer *held)
 {
     CUgraph graph;
@@ -611,6 +638,7 @@ int main(void)
     tcase_add_test(tests, unrelated_captures_stay_valid);
     tcase_add_test(tests, released_while_its_stream_captures);
     tcase_add_test(tests, default_stream_while_a_blocking_stream_captures);
+    tcase_add_test(tests, default_stream_that_cannot_be_marked_while_a_blocking_stream_captures);
     tcase_add_loop_test(tests, what_a_capture_held_is_marked_by_the_thread_that_released_it, 0, 5);
     tcase_add_test(tests, what_a_thread_has_left_is_marked_by_a_drain_alone);
     tcase_add_test(tests, a_capture_outlasts_a_mark_that_fails);
