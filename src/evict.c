@@ -233,6 +233,7 @@ gvmm_result gvmm_buffer_restore(gvmm_buffer *buffer)
     set s;
     gvmm_result r = set_of_buffer(&s, buffer);
     if (r) return r;
+    gvmm__retire_mark();
     take_turn();
     r = restore(resource, buffer, resource->options.tag, &s);
     end_turn();
@@ -261,6 +262,7 @@ gvmm_result gvmm_resource_restore(gvmm_resource *resource, int tag)
     set s;
     gvmm_result r = set_of_account(&s, resource->account, tag);
     if (r) return r;
+    gvmm__retire_mark();
     take_turn();
     r = restore(resource, NULL, tag, &s);
     end_turn();

@@ -239,9 +239,12 @@ START_TEST(what_a_capture_held_is_marked_by_the_thread_that_released_it)
     CUstream other = new_stream(CU_STREAM_NON_BLOCKING);
     gvmm_pool *pool;
     uint64_t block = 0;
-    gvmm_buffer *held = on_stream(stream), *between = on_stream(other), *longer = NULL;
+    gvmm_evict_options drop = GVMM_EVICT_OPTIONS_INIT;
+    drop.contents = GVMM_CONTENTS_DROP;
+    gvmm_buffer *held = on_stream(stream), *between = on_stream(other), *larger = NULL;
     uint64_t at_held = gvmm_buffer_address(held);
     ck_ok(gvmm_pool_create(&pool, plain, NULL));
+    if (_i == 4) ck_ok(gvmm_buffer_evict(between, &drop));
     hold_by_capture_and_let_go(held);
     gvmm_drain();
     ck_mapped(at_held); /* it captures again */
@@ -253,12 +256,13 @@ START_TEST(what_a_capture_held_is_marked_by_the_thread_that_released_it)
     if (_i == 0) gvmm_buffer_release(between);
     else if (_i == 1) gvmm_buffer_release(on_stream(other));
     else if (_i == 2) ck_ok(gvmm_pool_malloc(&block, pool, 512, other));
-    else if (_i == 3) ck_ok(gvmm_buffer_grow(&longer, between, 2 * G, NULL));
+    else if (_i == 3) ck_ok(gvmm_buffer_grow(&larger, between, 2 * G, NULL));
+    else if (_i == 4) ck_ok(gvmm_buffer_restore(between));
     else in_thread(drain, NULL);
     while (waiting()) sched_yield();
     ck_released(at_held, G);
+    gvmm_buffer_release(larger);
     if (_i != 0) gvmm_buffer_release(between);
-    gvmm_buffer_release(longer);
     if (block) ck_ok(gvmm_pool_free(pool, block, other));
     gvmm_pool_release(pool);
     gvmm_drain();
@@ -639,7 +643,7 @@ int main(void)
     tcase_add_test(tests, released_while_its_stream_captures);
     tcase_add_test(tests, default_stream_while_a_blocking_stream_captures);
     tcase_add_test(tests, default_stream_that_cannot_be_marked_while_a_blocking_stream_captures);
-    tcase_add_loop_test(tests, what_a_capture_held_is_marked_by_the_thread_that_released_it, 0, 5);
+    tcase_add_loop_test(tests, what_a_capture_held_is_marked_by_the_thread_that_released_it, 0, 6);
     tcase_add_test(tests, what_a_thread_has_left_is_marked_by_a_drain_alone);
     tcase_add_test(tests, a_capture_outlasts_a_mark_that_fails);
     tcase_add_test(tests, a_capture_outlasts_a_thread_that_does_not_start);
