@@ -162,13 +162,34 @@ static retirement *take_unmarked(bool all)
     return list;
 }
 
-static void mark_now(retirement *r)
+/* False if that has to wait. */
+static bool mark_now(retirement *r)
 {
-    bool there = mark_or_remember(r, try_to_mark(r));
-    if (!there) wait_and_give_back(r);
+    stream_mark m = try_to_mark(r);
+    if (m != MARK_SET && m != MARK_FAILED) return false;
+    if (m == MARK_SET) enqueue(r);
+    else wait_and_give_back(r);
     pthread_mutex_lock(&lock);
     atomic_fetch_sub(&unmarked_count, 1);
-    if (!there) atomic_fetch_add(&returned, 1);
+    if (m == MARK_FAILED) atomic_fetch_add(&returned, 1);
+    pthread_mutex_unlock(&lock);
+    return true;
+}
+
+/* Of a stream that has just been asked the others need not be: thousands may wait for one capture, and all are met at each
+ * call. */
+static void mark_list(retirement *r)
+{
+    retirement *left = NULL, **end = &left, *stuck = NULL;
+    for (retirement *next; r; r = next) {
+        next = r->next;
+        if (!(stuck && is_of_stream_of(r, stuck)) && mark_now(r)) continue;
+        stuck = *end = r;
+        end = &r->next;
+    }
+    pthread_mutex_lock(&lock);
+    *end = unmarked;
+    unmarked = left;
     pthread_mutex_unlock(&lock);
 }
 
@@ -181,10 +202,7 @@ static void mark_unmarked(bool all)
     if (status != CUDA_SUCCESS && !over) return;
     saved_error before; /* what goes wrong here is no failure of the caller's */
     gvmm__error_save(&before);
-    for (retirement *r = take_unmarked(all), *next; r; r = next) {
-        next = r->next;
-        mark_now(r);
-    }
+    mark_list(take_unmarked(all));
     gvmm__error_restore(&before);
     if (!over) gvmm__relaxed_leave(old);
 }

@@ -173,6 +173,37 @@ START_TEST(default_stream_while_a_blocking_stream_captures)
 }
 END_TEST
 
+static uint64_t calls_to_release(gvmm_buffer *buffer)
+{
+    gvmm_stats before, after;
+    gvmm_get_stats(NULL, &before);
+    gvmm_buffer_release(buffer);
+    gvmm_get_stats(NULL, &after);
+    return after.driver_calls - before.driver_calls;
+}
+
+/* Many wait for the same capture: each call asks about one of them. */
+START_TEST(many_that_wait_for_one_capture)
+{
+    enum { N = 300 };
+    CUgraph graph;
+    CUstream blocking = new_stream(CU_STREAM_DEFAULT);
+    gvmm_buffer *buffers[N];
+    uint64_t calls[N];
+    for (int i = 0; i < N; i++) buffers[i] = on_stream(NULL);
+    ck_cu(cu->cuStreamBeginCapture(blocking, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    for (int i = 0; i < N; i++) calls[i] = calls_to_release(buffers[i]);
+    for (int i = 2; i < N; i++) ck_assert_uint_eq(calls[i], calls[1]);
+    ck_assert_uint_eq(waiting(), N);
+    ck_capture_ends(blocking, &graph);
+    gvmm__drain();
+    ck_assert_uint_eq(waiting(), 0);
+    ck_cu(cu->cuGraphDestroy(graph));
+    ck_cu(cu->cuStreamDestroy(blocking));
+    ck_no_warnings();
+}
+END_TEST
+
 /* Also where the one call fails by which that would have been seen, and no event can be had, at once or later. */
 START_TEST(default_stream_that_cannot_be_marked_while_a_blocking_stream_captures)
 {
@@ -642,6 +673,7 @@ int main(void)
     tcase_add_test(tests, unrelated_captures_stay_valid);
     tcase_add_test(tests, released_while_its_stream_captures);
     tcase_add_test(tests, default_stream_while_a_blocking_stream_captures);
+    tcase_add_test(tests, many_that_wait_for_one_capture);
     tcase_add_test(tests, default_stream_that_cannot_be_marked_while_a_blocking_stream_captures);
     tcase_add_loop_test(tests, what_a_capture_held_is_marked_by_the_thread_that_released_it, 0, 6);
     tcase_add_test(tests, what_a_thread_has_left_is_marked_by_a_drain_alone);
