@@ -32,6 +32,9 @@ static uint64_t marked;              /* entries in lanes */
 static retirement *unmarked;         /* those that wait to be marked, in no order */
 static atomic_ullong unmarked_count; /* those, and those that are just being marked; changed with the lock held */
 static atomic_ullong returned;       /* entries that have gone, since the start; likewise */
+static unsigned marking[2], turn;    /* calls that mark what they have taken out: those of this turn, and older ones */
+static pthread_cond_t marking_over = PTHREAD_COND_INITIALIZER; /* one of these */
+static _Thread_local unsigned marks_here; /* such calls of this thread, whose handler may call gvmm */
 
 /* No other thread has had or will have it: one that has ended left its streams to others. */
 static uint64_t thread_number(void)
@@ -176,6 +179,37 @@ static bool mark_now(retirement *r)
     return true;
 }
 
+static unsigned begin_marking(void)
+{
+    pthread_mutex_lock(&lock);
+    unsigned of = turn;
+    marking[of]++;
+    pthread_mutex_unlock(&lock);
+    marks_here++;
+    return of;
+}
+
+static void end_marking(unsigned of)
+{
+    marks_here--;
+    pthread_mutex_lock(&lock);
+    marking[of]--;
+    pthread_cond_broadcast(&marking_over);
+    pthread_mutex_unlock(&lock);
+}
+
+/* Waits until what threads are marking just now is marked, and not for those that begin meanwhile. Not where it could be
+ * for itself, or for one that waits for this one. */
+static void wait_for_marking(void)
+{
+    if (marks_here) return;
+    pthread_mutex_lock(&lock);
+    unsigned before = turn;
+    turn = !turn;
+    while (marking[before]) pthread_cond_wait(&marking_over, &lock);
+    pthread_mutex_unlock(&lock);
+}
+
 /* Of a stream that has just been asked the others need not be: thousands may wait for one capture, and all are met at each
  * call. */
 static void mark_list(retirement *r)
@@ -202,7 +236,9 @@ static void mark_unmarked(bool all)
     if (status != CUDA_SUCCESS && !over) return;
     saved_error before; /* what goes wrong here is no failure of the caller's */
     gvmm__error_save(&before);
+    unsigned of = begin_marking();
     mark_list(take_unmarked(all));
+    end_marking(of);
     gvmm__error_restore(&before);
     if (!over) gvmm__relaxed_leave(old);
 }
@@ -330,12 +366,20 @@ static bool has_worker(void)
  * for: that may be the caller's own. Nor is anything if there is no thread that could do it. */
 static void drain(uint64_t (*jobs)(void), bool of_all_threads)
 {
+    bool all_seen = !of_all_threads; /* nor is there what another thread has taken out to mark it */
     while (!gvmm__on_worker() && !gvmm__in_child() && (gvmm__retire_waiting() || jobs()) && has_worker()) {
         uint64_t seen = gvmm__worker_progress();
         bool no_jobs = jobs() == 0; /* they may leave something to be marked */
         mark_unmarked(of_all_threads);
-        if (no_jobs && is_empty()) return;
-        gvmm__worker_wait_past(seen);
+        if (!no_jobs || !is_empty()) {
+            gvmm__worker_wait_past(seen);
+            all_seen = !of_all_threads;
+        } else if (all_seen) {
+            return;
+        } else {
+            wait_for_marking();
+            all_seen = true;
+        }
     }
 }
 

@@ -2,6 +2,7 @@
  * host function at a gate. */
 #include "support.h"
 
+#include <semaphore.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -325,6 +326,71 @@ START_TEST(what_a_thread_has_left_is_marked_by_a_drain_alone)
     gvmm_drain();
     ck_released(address, G);
     ck_cu(cu->cuStreamDestroy(other));
+    ck_no_warnings();
+}
+END_TEST
+
+static sem_t is_marking, may_mark;
+static atomic_bool is_about_to_drain;
+static _Thread_local bool stops_marking;
+
+static CUresult record_when_allowed(CUevent event, CUstream on)
+{
+    if (stops_marking) {
+        sem_post(&is_marking);
+        while (sem_wait(&may_mark)) continue;
+    }
+    return cu->cuEventRecord(event, on);
+}
+
+static void *hold_and_mark(void *buffer)
+{
+    hold_and_end(buffer);
+    while (gvmm__work_waiting()) sched_yield(); /* the worker leaves it to be marked */
+    stops_marking = true;
+    gvmm__retire_mark();
+    return NULL;
+}
+
+/* When the worker has made a few rounds, in which a drain that does not wait has returned. */
+static void *allow_after_a_while(void *unused)
+{
+    while (!atomic_load(&is_about_to_drain)) sched_yield();
+    for (int i = 0; i < 20; i++) {
+        uint64_t seen = gvmm__worker_progress();
+        gvmm__worker_wake();
+        gvmm__worker_wait_past(seen);
+    }
+    sem_post(&may_mark);
+    return unused;
+}
+
+/* What another thread is about to mark is neither unmarked nor on its way yet. */
+START_TEST(a_drain_waits_for_what_is_being_marked)
+{
+    static gvmm_driver hooked;
+    pthread_t marker, opener;
+    gvmm_resource_release(plain);
+    gvmm_resource_release(deferring);
+    hooked = *cu;
+    hooked.cuEventRecord = record_when_allowed;
+    ck_ok(gvmm_driver_install(&hooked));
+    plain = resource_with(waiting_options());
+    deferring = resource_with((gvmm_options)GVMM_OPTIONS_INIT);
+    gvmm_buffer *held = on_stream(stream);
+    uint64_t address = gvmm_buffer_address(held);
+    sem_init(&is_marking, 0, 0);
+    sem_init(&may_mark, 0, 0);
+    atomic_store(&is_about_to_drain, false);
+    ck_assert_int_eq(pthread_create(&marker, NULL, hold_and_mark, held), 0);
+    while (sem_wait(&is_marking)) continue;
+    ck_assert_int_eq(pthread_create(&opener, NULL, allow_after_a_while, NULL), 0);
+    atomic_store(&is_about_to_drain, true);
+    gvmm_drain();
+    ck_assert_uint_eq(waiting(), 0);
+    ck_released(address, G);
+    pthread_join(marker, NULL);
+    pthread_join(opener, NULL);
     ck_no_warnings();
 }
 END_TEST
@@ -677,6 +743,7 @@ int main(void)
     tcase_add_test(tests, default_stream_that_cannot_be_marked_while_a_blocking_stream_captures);
     tcase_add_loop_test(tests, what_a_capture_held_is_marked_by_the_thread_that_released_it, 0, 6);
     tcase_add_test(tests, what_a_thread_has_left_is_marked_by_a_drain_alone);
+    tcase_add_test(tests, a_drain_waits_for_what_is_being_marked);
     tcase_add_test(tests, a_capture_outlasts_a_mark_that_fails);
     tcase_add_test(tests, a_capture_outlasts_a_thread_that_does_not_start);
     tcase_add_test(tests, a_capture_outlasts_a_mode_that_stays);
