@@ -137,7 +137,8 @@ void gvmm__room_from(room_maker fn) { atomic_store(&others, fn); }
 
 bool gvmm__make_room(int device, uint64_t before)
 {
-    bool kept = gvmm__reuse_trim_all(), waiting = gvmm__retire_waiting() != 0, had_stock = gvmm__stocks_flush(device);
+    bool kept = gvmm__reuse_trim_all(), had_stock = gvmm__stocks_flush(device);
+    bool waiting = gvmm__retire_waiting() || gvmm__work_gives_back(); /* also what a graph that is gone has held */
     bool any = kept || waiting || had_stock;
     if (any) gvmm__drain(); /* a chunk may just be on its way into the stock, and out again */
     room_maker fn = atomic_load(&others);

@@ -635,6 +635,65 @@ START_TEST(a_wrapped_buffer_is_closed_at_once)
 }
 END_TEST
 
+static sem_t is_unmapping, may_unmap;
+
+static CUresult unmap_when_allowed(CUdeviceptr address, size_t size)
+{
+    if (gvmm__on_worker()) {
+        sem_post(&is_unmapping);
+        while (sem_wait(&may_unmap)) continue;
+    }
+    return cu->cuMemUnmap(address, size);
+}
+
+static CUresult create_and_allow(CUmemGenericAllocationHandle *out, size_t size, const CUmemAllocationProp *prop,
+                                 unsigned long long flags)
+{
+    CUresult status = cu->cuMemCreate(out, size, prop, flags);
+    if (status == CUDA_ERROR_OUT_OF_MEMORY)
+        for (int i = 0; i < 2; i++) sem_post(&may_unmap);
+    return status;
+}
+
+static CUgraph graph_that_alone_holds(gvmm_buffer *buffer)
+{
+    CUgraph graph;
+    ck_cu(cu->cuGraphCreate(&graph, 0));
+    ck_ok(gvmm_buffer_retain_in_graph(buffer, graph));
+    gvmm_buffer_release(buffer);
+    gvmm_drain();
+    return graph;
+}
+
+/* So is what a graph that is gone has held: the worker has it and is about something else yet. */
+START_TEST(an_allocation_that_finds_no_memory_waits_for_the_worker)
+{
+    if (on_gpu) return; /* it would fill the card */
+    static gvmm_driver hooked;
+    size_t half = (size_t)100 << 30;
+    gvmm_buffer *large;
+    gvmm_resource_release(plain);
+    gvmm_resource_release(deferring);
+    hooked = *cu;
+    hooked.cuMemUnmap = unmap_when_allowed;
+    hooked.cuMemCreate = create_and_allow;
+    ck_ok(gvmm_driver_install(&hooked));
+    plain = resource_with(waiting_options());
+    deferring = resource_with((gvmm_options)GVMM_OPTIONS_INIT);
+    sem_init(&is_unmapping, 0, 0);
+    sem_init(&may_unmap, 0, 0);
+    ck_ok(gvmm_buffer_create(&large, deferring, half, stream));
+    CUgraph first = graph_that_alone_holds(on_stream(stream)), second = graph_that_alone_holds(large);
+    ck_cu(cu->cuGraphDestroy(first));
+    while (sem_wait(&is_unmapping)) continue;
+    ck_cu(cu->cuGraphDestroy(second));
+    while (gvmm__work_gives_back() < 2) sched_yield();
+    ck_ok(gvmm_buffer_create(&large, deferring, half, stream));
+    ck_ok(gvmm_buffer_close(large, NULL));
+    gvmm_buffer_release(large);
+}
+END_TEST
+
 /* A restore finds what a deferred release is about to give back, as an allocation does; one that fails leaves the
  * generation. */
 START_TEST(a_restore_that_finds_no_memory_drains)
@@ -751,6 +810,7 @@ int main(void)
     tcase_add_test(tests, a_driver_that_has_shut_down_ends_the_waiting);
     tcase_add_test(tests, a_clock_that_is_set_back_holds_nothing_up);
     tcase_add_test(tests, an_allocation_that_finds_no_memory_drains);
+    tcase_add_test(tests, an_allocation_that_finds_no_memory_waits_for_the_worker);
     tcase_add_test(tests, a_restore_that_finds_no_memory_drains);
     tcase_add_test(tests, what_came_back_since_the_attempt_is_room);
     tcase_add_test(tests, a_warning_handler_may_drain);
