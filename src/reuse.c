@@ -145,7 +145,10 @@ static void thread_ends(void *unused)
 
 static front *new_front(reuse *u)
 {
+    saved_error before;
+    gvmm__error_save(&before);
     front *f = gvmm__alloc(sizeof *f);
+    gvmm__error_restore(&before); /* nothing is kept then, which is no failure of the caller's */
     if (!f) return NULL;
     memset(f, 0, sizeof *f);
     ref_init(&f->refs);
@@ -361,11 +364,13 @@ reusable *gvmm__reuse_take(reuse *u, size_t size, gvmm_stream stream, uint64_t *
 
 static void drop_all(reuse *u, reusable *victims)
 {
-    while (victims) {
-        reusable *e = victims;
-        victims = e->next;
+    saved_error before; /* what fails on the way out is no failure of the caller's */
+    if (victims) gvmm__error_save(&before);
+    for (reusable *e = victims, *next; e; e = next) {
+        next = e->next;
         u->drop(e);
     }
+    if (victims) gvmm__error_restore(&before);
 }
 
 /* What a front may keep and does not. The cache's lock is held, as below, and the front's. */

@@ -702,6 +702,34 @@ START_TEST(the_figures_know)
 }
 END_TEST
 
+static void *release_without_memory(void *buffer)
+{
+    ck_fails(gvmm_buffer_close(NULL, NULL), GVMM_E_INVALID);
+    fault_call("malloc", 1, CUDA_ERROR_OUT_OF_MEMORY); /* a thread's first needs some */
+    gvmm_buffer_release(buffer);
+    ck_assert_uint_eq(gvmm_faults_injected(), 1);
+    fault(0, false);
+    ck_names("buffer is NULL");
+    return NULL;
+}
+
+/* What never fails leaves the thread's last failure as it was, whether it can keep something or not. */
+START_TEST(what_cannot_be_kept_is_no_failure)
+{
+    pthread_t thread;
+    leave(G, stream);
+    ck_fails(gvmm_buffer_close(NULL, NULL), GVMM_E_INVALID);
+    fault_call("malloc", 1, CUDA_ERROR_OUT_OF_MEMORY); /* no thread can be had, so it waits */
+    ck_assert_uint_eq(gvmm_resource_trim(keeping, 0), G);
+    fault(0, false);
+    ck_names("buffer is NULL");
+    ck_assert_int_eq(pthread_create(&thread, NULL, release_without_memory, make(G, stream)), 0);
+    pthread_join(thread, NULL);
+    ck_assert_uint_eq(kept(), 0);
+    ck_no_warnings();
+}
+END_TEST
+
 /* Whatever fails: the memory is kept or goes back, and a buffer is made or nothing is left of it. */
 static void sweep(bool outlive, bool onwards)
 {
@@ -972,6 +1000,7 @@ int main(void)
     tcase_add_test(threads, a_thread_goes_on_while_the_last_user_leaves);
     TCase *faults = add_case(suite, "faults");
     tcase_add_checked_fixture(faults, begin, finish);
+    tcase_add_test(faults, what_cannot_be_kept_is_no_failure);
     tcase_add_loop_test(faults, whatever_fails_nothing_is_lost, 0, 4);
     TCase *alone = tcase_create("a machine of its own");
     tcase_set_timeout(alone, 60);
