@@ -459,7 +459,8 @@ typedef struct gvmm_evict_options {
 /* Evicts what is resident of the buffer's memory, or of the memory that was made with the resource's options of this
  * tag (GVMM_TAG_ANY: all of it) and is mapped. Doing it again does nothing. A host resource has no legacy stream and
  * waits for no stream unless it is given one. Before a resource is evicted, what was released deferred goes back, that
- * of other resources too: its work is waited for, as by gvmm_drain, but no pinning.
+ * of other resources too: its work is waited for, as by gvmm_drain, but no pinning, nor what other threads released while
+ * its stream captured and have not seen to since. That is evicted with the rest unless gvmm_drain has been called.
  *
  * options  NULL: contents kept in pinned host memory.
  * Returns  GVMM_E_CAPTURING       the stream is capturing, or waiting for the default stream would end a capture:
