@@ -11,16 +11,20 @@
 bool (*gvmm__host_fault)(void);
 
 static gvmm_host_allocator allocator = {malloc, free};
-static atomic_ullong held;
+static atomic_ullong held, memory_held;
 
 void gvmm__hold(void) { atomic_fetch_add(&held, 1); }
 void gvmm__unhold(void) { atomic_fetch_sub(&held, 1); }
 bool gvmm__held(void) { return atomic_load(&held) != 0; }
+void gvmm__hold_memory(void) { atomic_fetch_add(&memory_held, 1); }
+void gvmm__unhold_memory(void) { atomic_fetch_sub(&memory_held, 1); }
 
 gvmm_result gvmm_host_allocator_install(const gvmm_host_allocator *replacement)
 {
     if (gvmm__held())
         return gvmm__fail(GVMM_E_INVALID, "the host allocator cannot be replaced while a resource is alive");
+    if (atomic_load(&memory_held))
+        return gvmm__fail(GVMM_E_INVALID, "the host allocator cannot be replaced while threads live that kept memory");
     if (replacement && (!replacement->allocate || !replacement->deallocate))
         return gvmm__fail(GVMM_E_INVALID, "allocator: both functions must be given");
     allocator = replacement ? *replacement : (gvmm_host_allocator){malloc, free};

@@ -117,6 +117,10 @@ void gvmm__hold(void);
 void gvmm__unhold(void);
 bool gvmm__held(void);
 
+/* The same for host memory alone, which has nothing of the driver. */
+void gvmm__hold_memory(void);
+void gvmm__unhold_memory(void);
+
 /* ---- seats.c: a small number for each thread ---- */
 
 enum { SEATS = 128 };

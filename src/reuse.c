@@ -120,7 +120,7 @@ static void drop_reference(front *f)
 {
     if (!ref_release(&f->refs)) return;
     gvmm__free(f);
-    gvmm__unhold();
+    gvmm__unhold_memory();
 }
 
 /* Leaves its fronts, with what is in them, to other threads. */
@@ -154,7 +154,7 @@ static front *new_front(reuse *u)
     ref_init(&f->refs);
     atomic_init(&f->of, u);
     atomic_flag_clear(&f->lock);
-    gvmm__hold(); /* the allocator that it came from */
+    gvmm__hold_memory(); /* a thread may have it longer than there is a cache */
     f->next = u->fronts;
     u->fronts = f;
     return f;

@@ -932,6 +932,35 @@ END_TEST
 
 /* ---- a machine of its own ---- */
 
+static void *keep_and_stay(void *unused)
+{
+    leave(G, stream);
+    while (!atomic_load(&over)) atomic_store(&going, true);
+    return unused;
+}
+
+/* What a thread still has of a cache that has ended is the host's alone. */
+START_TEST(the_driver_can_be_replaced_while_threads_live)
+{
+    const gvmm_driver *used;
+    pthread_t thread;
+    ck_ok(gvmm_driver_get(&used));
+    atomic_store(&over, false);
+    ck_assert_int_eq(pthread_create(&thread, NULL, keep_and_stay, NULL), 0);
+    wait_until_it_goes();
+    gvmm_resource_release(keeping);
+    gvmm_resource_release(plain);
+    gvmm_drain();
+    ck_ok(gvmm_driver_install(used));
+    ck_fails(gvmm_host_allocator_install(NULL), GVMM_E_INVALID);
+    atomic_store(&over, true);
+    pthread_join(thread, NULL);
+    ck_ok(gvmm_host_allocator_install(NULL));
+    plain = resource_with(waiting_options());
+    begin();
+}
+END_TEST
+
 static gvmm_buffer *restoring;
 static gvmm_stats meanwhile;
 
@@ -998,6 +1027,7 @@ int main(void)
     TCase *threads = add_case(suite, "threads that nobody watches");
     tcase_add_checked_fixture(threads, begin, finish);
     tcase_add_test(threads, a_thread_goes_on_while_the_last_user_leaves);
+    tcase_add_test(threads, the_driver_can_be_replaced_while_threads_live);
     TCase *faults = add_case(suite, "faults");
     tcase_add_checked_fixture(faults, begin, finish);
     tcase_add_test(faults, what_cannot_be_kept_is_no_failure);

@@ -75,7 +75,8 @@ typedef struct gvmm_host_allocator {
 
 /* Replaces malloc and free; NULL restores them.
  *
- * Returns  GVMM_E_INVALID     a resource is alive: its objects belong to the allocator in use
+ * Returns  GVMM_E_INVALID     a resource is alive: its objects belong to the allocator in use; so do those of a thread that
+ *                             used a pool, or a resource with a reuse_limit, and has not ended
  * Threads  not while another thread uses gvmm. */
 GVMM_API gvmm_result gvmm_host_allocator_install(const gvmm_host_allocator *allocator);
 
