@@ -606,6 +606,7 @@ gvmm_result gvmm__worker_start(void);
 void gvmm__work(job *j);
 uint64_t gvmm__work_waiting(void);
 uint64_t gvmm__work_gives_back(void); /* how many of these give device memory back */
+uint64_t gvmm__work_given_back(void); /* how many have, since the start */
 
 /* What the worker looks at besides, between jobs, as it cannot announce itself: nothing there; something was done;
  * nothing was done yet. */
@@ -654,7 +655,7 @@ void gvmm__retire_mark(void);
 void gvmm__drain(void);
 void gvmm__drain_released(void);
 
-/* How many have gone. What goes is counted there as soon as it is not counted as waiting. */
+/* How many have gone, with what graphs held. What goes is counted there as soon as it is not counted as waiting. */
 uint64_t gvmm__retire_returned(void);
 
 /* ---- reuse.c: what was given up in stream order, kept to be taken again ---- */

@@ -342,7 +342,7 @@ static worker_need poll_lanes(void)
     return is_empty() ? WORKER_IDLE : gone ? WORKER_AGAIN : WORKER_SOON;
 }
 
-uint64_t gvmm__retire_returned(void) { return atomic_load(&returned); }
+uint64_t gvmm__retire_returned(void) { return atomic_load(&returned) + gvmm__work_given_back(); }
 
 uint64_t gvmm__retire_waiting(void)
 {

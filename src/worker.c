@@ -16,6 +16,7 @@ static worker_need (*poll)(void);
 static uint64_t progress; /* rounds of the loop */
 static job *first, **last = &first;
 static uint64_t waiting, giving_back; /* in the list, or being done; those that give back */
+static atomic_ullong given_back;      /* those that have, since the start; changed with the lock held */
 
 /* How long until the next look at what cannot announce itself, microseconds: longer and longer while nothing
  * happens. */
@@ -56,7 +57,10 @@ static void *work(void *unused)
         worker_need need = look ? look() : WORKER_IDLE;
         pthread_mutex_lock(&lock);
         if (j) waiting--;
-        if (gives_back) giving_back--;
+        if (gives_back) {
+            atomic_fetch_add(&given_back, 1);
+            giving_back--;
+        }
         progress++;
         pthread_cond_broadcast(&progressed);
         if (first || woken) continue;
@@ -121,6 +125,7 @@ static uint64_t read_count(const uint64_t *count)
 
 uint64_t gvmm__work_waiting(void) { return read_count(&waiting); }
 uint64_t gvmm__work_gives_back(void) { return read_count(&giving_back); }
+uint64_t gvmm__work_given_back(void) { return atomic_load(&given_back); }
 
 void gvmm__worker_poll(worker_need (*look)(void))
 {
