@@ -303,6 +303,44 @@ START_TEST(what_a_capture_held_is_marked_by_the_thread_that_released_it)
 }
 END_TEST
 
+static void let_worker_look(int times)
+{
+    for (int i = 0; i < times; i++) {
+        uint64_t seen = gvmm__worker_progress();
+        gvmm__worker_wake();
+        gvmm__worker_wait_past(seen);
+    }
+}
+
+/* The graph is gone, the capture over: what the stream (the default one) had to do before may be under way yet. */
+START_TEST(what_a_capture_held_waits_for_the_work_before_it)
+{
+    CUgraph graph;
+    CUstream other = new_stream(CU_STREAM_NON_BLOCKING), blocking = new_stream(CU_STREAM_DEFAULT);
+    CUstream on = _i ? CU_STREAM_LEGACY : other, captures = _i ? blocking : other;
+    gvmm_buffer *held = on_stream(on);
+    uint64_t address = gvmm_buffer_address(held);
+    gate *g = gate_on(on);
+    ck_cu(cu->cuMemsetD8Async(address, 1, G, on));
+    ck_cu(cu->cuStreamBeginCapture(captures, CU_STREAM_CAPTURE_MODE_RELAXED));
+    gvmm_buffer_release(held);
+    ck_capture_ends(captures, &graph);
+    ck_cu(cu->cuGraphDestroy(graph));
+    while (waiting() != 1 || gvmm__work_waiting()) sched_yield(); /* it can be marked now */
+    gvmm__retire_mark();
+    let_worker_look(2);
+    ck_assert_uint_eq(waiting(), 1);
+    ck_mapped(address);
+    gate_open(g);
+    gvmm_drain();
+    ck_released(address, G);
+    gate_end(g);
+    ck_cu(cu->cuStreamDestroy(other));
+    ck_cu(cu->cuStreamDestroy(blocking));
+    ck_no_warnings();
+}
+END_TEST
+
 static void *hold_and_end(void *buffer)
 {
     CUgraph graph;
@@ -356,11 +394,7 @@ static void *hold_and_mark(void *buffer)
 static void *allow_after_a_while(void *unused)
 {
     while (!atomic_load(&is_about_to_drain)) sched_yield();
-    for (int i = 0; i < 20; i++) {
-        uint64_t seen = gvmm__worker_progress();
-        gvmm__worker_wake();
-        gvmm__worker_wait_past(seen);
-    }
+    let_worker_look(20);
     sem_post(&may_mark);
     return unused;
 }
@@ -805,6 +839,7 @@ int main(void)
     tcase_add_test(tests, many_that_wait_for_one_capture);
     tcase_add_test(tests, default_stream_that_cannot_be_marked_while_a_blocking_stream_captures);
     tcase_add_loop_test(tests, what_a_capture_held_is_marked_by_the_thread_that_released_it, 0, 6);
+    tcase_add_loop_test(tests, what_a_capture_held_waits_for_the_work_before_it, 0, 2);
     tcase_add_test(tests, what_a_thread_has_left_is_marked_by_a_drain_alone);
     tcase_add_test(tests, a_drain_waits_for_what_is_being_marked);
     tcase_add_test(tests, a_capture_outlasts_a_mark_that_fails);
