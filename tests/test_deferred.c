@@ -341,6 +341,26 @@ START_TEST(what_a_capture_held_waits_for_the_work_before_it)
 }
 END_TEST
 
+/* Nor does it now: it makes no memory. */
+START_TEST(an_empty_buffer_calls_no_driver)
+{
+    CUgraph graph;
+    gvmm_stats before, after;
+    gvmm_buffer *empty;
+    hold_by_capture_and_let_go(on_stream(stream));
+    ck_capture_ends(stream, &graph);
+    ck_cu(cu->cuGraphDestroy(graph));
+    while (gvmm__work_waiting()) sched_yield();
+    gvmm_get_stats(NULL, &before);
+    ck_ok(gvmm_buffer_create(&empty, deferring, 0, stream));
+    gvmm_buffer_release(empty);
+    gvmm_get_stats(NULL, &after);
+    ck_assert_uint_eq(after.driver_calls, before.driver_calls);
+    ck_assert_uint_eq(waiting(), 1);
+    gvmm_drain();
+}
+END_TEST
+
 static void *hold_and_end(void *buffer)
 {
     CUgraph graph;
@@ -840,6 +860,7 @@ int main(void)
     tcase_add_test(tests, default_stream_that_cannot_be_marked_while_a_blocking_stream_captures);
     tcase_add_loop_test(tests, what_a_capture_held_is_marked_by_the_thread_that_released_it, 0, 6);
     tcase_add_loop_test(tests, what_a_capture_held_waits_for_the_work_before_it, 0, 2);
+    tcase_add_test(tests, an_empty_buffer_calls_no_driver);
     tcase_add_test(tests, what_a_thread_has_left_is_marked_by_a_drain_alone);
     tcase_add_test(tests, a_drain_waits_for_what_is_being_marked);
     tcase_add_test(tests, a_capture_outlasts_a_mark_that_fails);
