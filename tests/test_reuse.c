@@ -994,6 +994,49 @@ START_TEST(what_is_being_restored_is_not_kept)
 }
 END_TEST
 
+static _Atomic(gvmm_buffer *) released_meanwhile;
+
+static CUresult release_and_unmap(CUdeviceptr address, size_t size)
+{
+    gvmm_buffer_release(atomic_exchange(&released_meanwhile, NULL));
+    return gvmm_sim_driver()->cuMemUnmap(address, size);
+}
+
+/* An evict gives up what is kept, and waits for that; what another thread keeps meanwhile it evicts. */
+START_TEST(what_was_evicted_in_the_cache_is_not_handed_out)
+{
+    gvmm_driver table = *gvmm_sim_driver();
+    gvmm_options options = GVMM_OPTIONS_INIT;
+    gvmm_evict_options drop = GVMM_EVICT_OPTIONS_INIT;
+    drop.contents = GVMM_CONTENTS_DROP;
+    gvmm_resource *resource;
+    gvmm_buffer *buffer;
+    gvmm_stats stats;
+    ck_ok(gvmm_sim_reset(NULL));
+    table.cuMemUnmap = release_and_unmap;
+    ck_ok(gvmm_driver_install(&table));
+    options.reuse_limit = (size_t)64 << 20;
+    ck_ok(gvmm_resource_create(&resource, 0, &options));
+    ck_ok(gvmm_buffer_create(&buffer, resource, 1, NULL));
+    gvmm_buffer_release(buffer);
+    ck_ok(gvmm_buffer_create(&buffer, resource, (size_t)4 << 20, NULL));
+    atomic_store(&released_meanwhile, buffer);
+    ck_ok(gvmm_resource_evict(resource, GVMM_TAG_ANY, &drop));
+    gvmm_get_stats(resource, &stats);
+    ck_assert_uint_eq(stats.kept_bytes, (size_t)4 << 20);
+    ck_assert_uint_eq(stats.physical_bytes, 0);
+    ck_ok(gvmm_buffer_create(&buffer, resource, (size_t)4 << 20, NULL));
+    ck_assert_uint_eq(gvmm_buffer_evicted_bytes(buffer), 0);
+    gvmm_get_stats(resource, &stats);
+    ck_assert_uint_eq(stats.reused, 0);
+    gvmm_buffer_release(buffer);
+    gvmm_resource_release(resource);
+    gvmm_drain();
+    ck_ok(gvmm_driver_install(NULL));
+    ck_ok(gvmm_sim_reset(NULL));
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("reuse");
@@ -1036,5 +1079,6 @@ int main(void)
     tcase_set_timeout(alone, 60);
     suite_add_tcase(suite, alone);
     tcase_add_test(alone, what_is_being_restored_is_not_kept);
+    tcase_add_test(alone, what_was_evicted_in_the_cache_is_not_handed_out);
     return run_suites(suite, NULL);
 }
