@@ -669,6 +669,25 @@ START_TEST(a_warning_handler_may_drain)
 }
 END_TEST
 
+/* Nor does it wait for the call that it is told of, which is marking; then every call fails. */
+START_TEST(a_warning_handler_may_drain_while_its_thread_marks)
+{
+    CUgraph graph;
+    atomic_int told = 0;
+    gvmm_buffer *held = on_stream(stream);
+    hold_by_capture_and_let_go(held);
+    ck_capture_ends(stream, &graph);
+    ck_cu(cu->cuGraphDestroy(graph));
+    while (gvmm__work_waiting()) sched_yield();
+    gvmm_set_warning_handler(drain_in_handler, &told);
+    fault(2, true);
+    gvmm__retire_mark();
+    fault(0, false);
+    ck_assert_int_gt(atomic_load(&told), 0);
+    ck_assert_uint_eq(waiting(), 0);
+}
+END_TEST
+
 /* A mapping made elsewhere is given back by the one who knows how, at once: a capturing stream refuses, and nothing is
  * lost. */
 START_TEST(a_wrapped_buffer_is_closed_at_once)
@@ -874,6 +893,7 @@ int main(void)
     tcase_add_test(tests, a_restore_that_finds_no_memory_drains);
     tcase_add_test(tests, what_came_back_since_the_attempt_is_room);
     tcase_add_test(tests, a_warning_handler_may_drain);
+    tcase_add_test(tests, a_warning_handler_may_drain_while_its_thread_marks);
     tcase_add_test(tests, a_wrapped_buffer_is_closed_at_once);
     tcase_add_test(tests, many_releases_in_flight);
     tcase_add_test(tests, host_memory_has_nothing_to_wait_for);
