@@ -994,6 +994,60 @@ START_TEST(what_is_being_restored_is_not_kept)
 }
 END_TEST
 
+static unsigned long long streams_before; /* that had the same handle */
+static unsigned waits;
+
+static CUresult number_of_stream(CUstream of, unsigned long long *id)
+{
+    CUresult status = gvmm_sim_driver()->cuStreamGetId(of, id);
+    *id += 1000000 * streams_before;
+    return status;
+}
+
+static CUresult count_waits(CUstream s, CUevent event, unsigned flags)
+{
+    waits++;
+    return gvmm_sim_driver()->cuStreamWaitEvent(s, event, flags);
+}
+
+/* As a driver uses handles again and the simulated one does not: by its handle, the stream is the same. */
+START_TEST(a_stream_is_told_by_its_number)
+{
+    const gvmm_driver *sim = gvmm_sim_driver();
+    gvmm_driver table = *sim;
+    gvmm_options options = GVMM_OPTIONS_INIT;
+    gvmm_resource *resource;
+    gvmm_buffer *buffer;
+    CUcontext context;
+    CUstream s;
+    ck_ok(gvmm_sim_reset(NULL));
+    table.cuStreamGetId = number_of_stream;
+    table.cuStreamWaitEvent = count_waits;
+    ck_ok(gvmm_driver_install(&table));
+    options.reuse_limit = (size_t)64 << 20;
+    ck_ok(gvmm_resource_create(&resource, 0, &options));
+    ck_cu(sim->cuDevicePrimaryCtxRetain(&context, 0));
+    ck_cu(sim->cuCtxSetCurrent(context));
+    ck_cu(sim->cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    for (unsigned i = 0; i < 6; i++) {
+        streams_before = i / 2;
+        ck_ok(gvmm_buffer_create(&buffer, resource, 1, s));
+        ck_assert_uint_eq(waits, i / 2); /* the second of each stream's has it at once */
+        gvmm_buffer_release(buffer);
+    }
+    gvmm_stats stats;
+    gvmm_get_stats(resource, &stats);
+    ck_assert_uint_eq(stats.reused, 5);
+    gvmm_resource_release(resource);
+    gvmm_drain();
+    ck_ok(gvmm_driver_install(NULL));
+    ck_cu(sim->cuStreamDestroy(s));
+    ck_cu(sim->cuCtxSetCurrent(NULL));
+    ck_cu(sim->cuDevicePrimaryCtxRelease(0));
+    ck_ok(gvmm_sim_reset(NULL));
+}
+END_TEST
+
 static _Atomic(gvmm_buffer *) released_meanwhile;
 
 static CUresult release_and_unmap(CUdeviceptr address, size_t size)
@@ -1080,5 +1134,6 @@ int main(void)
     suite_add_tcase(suite, alone);
     tcase_add_test(alone, what_is_being_restored_is_not_kept);
     tcase_add_test(alone, what_was_evicted_in_the_cache_is_not_handed_out);
+    tcase_add_test(alone, a_stream_is_told_by_its_number);
     return run_suites(suite, NULL);
 }
