@@ -46,7 +46,7 @@ void faults_thread_is_soaks(void); /* the calling one, and none of gvmm's */
 void faults_mask(bool masked);     /* no faults on this thread */
 void faults_allow_retain(bool allowed);
 
-/* What gvmm has just now: bytes of the host, and the driver's objects that it made. */
+/* What gvmm has just now: bytes of the host, the driver's objects that it made, files with what was evicted. */
 typedef enum owned {
     OWNED_BYTES,
     OWNED_MEMORY,
@@ -54,6 +54,7 @@ typedef enum owned {
     OWNED_EVENT,
     OWNED_STREAM,
     OWNED_CONTEXT,
+    OWNED_FILE,
     OWNED
 } owned;
 long long gvmm_owns(owned what);
