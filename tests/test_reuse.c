@@ -409,6 +409,11 @@ START_TEST(a_capacity_comes_back_with_it)
     ck_assert_uint_ne(gvmm_buffer_address(buffer), address);
     gvmm_buffer_release(buffer);
     ck_assert_uint_eq(kept(), G);
+    ck_ok(gvmm_buffer_create_with_capacity(&buffer, keeping, G, 8 * G, stream)); /* the resource's own: is */
+    ck_assert_uint_eq(gvmm_buffer_address(buffer), address);
+    ck_assert_uint_eq(kept(), 0);
+    gvmm_buffer_release(buffer);
+    ck_assert_uint_eq(kept(), G);
 }
 END_TEST
 
