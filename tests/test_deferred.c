@@ -303,6 +303,37 @@ START_TEST(what_a_capture_held_is_marked_by_the_thread_that_released_it)
 }
 END_TEST
 
+static void hold_and_let_go_idle(gvmm_buffer *held)
+{
+    CUgraph graph;
+    hold_by_capture_and_let_go(held);
+    ck_capture_ends(stream, &graph);
+    ck_cu(cu->cuGraphDestroy(graph));
+    while (gvmm__work_waiting()) sched_yield();
+}
+
+/* What cannot be marked yet is met first or last. */
+START_TEST(one_stream_that_captures_holds_up_no_other)
+{
+    CUgraph graph;
+    CUstream blocking = new_stream(CU_STREAM_DEFAULT);
+    gvmm_buffer *held = on_stream(stream), *first = on_stream(NULL), *second = on_stream(NULL);
+    uint64_t address = gvmm_buffer_address(held);
+    ck_cu(cu->cuStreamBeginCapture(blocking, CU_STREAM_CAPTURE_MODE_RELAXED));
+    if (_i == 0) gvmm_buffer_release(first);
+    hold_and_let_go_idle(held);
+    gvmm_buffer_release(second);
+    while (waiting() > 2 - (unsigned)_i) sched_yield();
+    ck_released(address, G);
+    ck_capture_ends(blocking, &graph);
+    if (_i == 1) gvmm_buffer_release(first);
+    gvmm_drain();
+    ck_cu(cu->cuGraphDestroy(graph));
+    ck_cu(cu->cuStreamDestroy(blocking));
+    ck_no_warnings();
+}
+END_TEST
+
 static void let_worker_look(int times)
 {
     for (int i = 0; i < times; i++) {
@@ -876,6 +907,7 @@ int main(void)
     tcase_add_test(tests, released_while_its_stream_captures);
     tcase_add_test(tests, default_stream_while_a_blocking_stream_captures);
     tcase_add_test(tests, many_that_wait_for_one_capture);
+    tcase_add_loop_test(tests, one_stream_that_captures_holds_up_no_other, 0, 2);
     tcase_add_test(tests, default_stream_that_cannot_be_marked_while_a_blocking_stream_captures);
     tcase_add_loop_test(tests, what_a_capture_held_is_marked_by_the_thread_that_released_it, 0, 6);
     tcase_add_loop_test(tests, what_a_capture_held_waits_for_the_work_before_it, 0, 2);
