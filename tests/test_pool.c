@@ -742,6 +742,42 @@ START_TEST(a_pool_gives_way)
 }
 END_TEST
 
+static unsigned long long streams_before; /* that had the same handle */
+
+static CUresult number_of_stream(CUstream of, unsigned long long *id)
+{
+    CUresult status = cu->cuStreamGetId(of, id);
+    *id += 1000000 * streams_before;
+    return status;
+}
+
+/* As a driver uses handles again and the simulated one does not: what was that one's is not this one's. */
+START_TEST(a_stream_is_told_by_its_number)
+{
+    static gvmm_driver hooked;
+    gvmm_pool_release(pool);
+    gvmm_resource_release(plain);
+    hooked = *cu;
+    hooked.cuStreamGetId = number_of_stream;
+    ck_ok(gvmm_driver_install(&hooked));
+    plain = resource_with(waiting_options());
+    pool = pool_with(0, false);
+    streams_before = 0;
+    uint64_t busy = take(4096, stream);
+    gate *g = gate_on(stream);
+    give(busy, stream);
+    gvmm_pool_trim(pool, 0); /* from the thread to the stream's own */
+    streams_before = 1;
+    uint64_t other = take(4096, stream);
+    ck_assert_uint_ne(other, busy);
+    streams_before = 0;
+    ck_assert_uint_eq(take(4096, stream), busy);
+    give(busy, stream);
+    give(other, stream);
+    gate_end(g);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("pool");
@@ -772,6 +808,7 @@ int main(void)
     tcase_add_test(tests, trimming_gives_free_memory_back);
     tcase_add_test(tests, peaks_can_be_reset);
     tcase_add_test(tests, a_pool_in_use_is_not_released);
+    tcase_add_test(tests, a_stream_is_told_by_its_number);
     tcase_add_test(tests, address_space_is_that_of_the_first_limit);
     tcase_add_test(tests, memory_is_made_as_the_resource_says);
     tcase_add_test(tests, reuse_is_counted);
