@@ -338,6 +338,9 @@ START_TEST(freed_while_its_stream_captures)
         sched_yield();
         gvmm_drain();
     }
+    c = take(4 * MiB, stream);
+    ck_assert_uint_eq(stats().rounded_bytes, 4 * MiB);
+    give(c, stream);
     ck_no_warnings();
 }
 END_TEST
