@@ -718,6 +718,28 @@ static void *release_without_memory(void *buffer)
     return NULL;
 }
 
+static void *keep_one(void *unused)
+{
+    leave(G, stream);
+    return unused;
+}
+
+/* What a thread has left is the next one's, which needs no host memory of its own. */
+START_TEST(threads_that_end_leave_their_place)
+{
+    for (int i = 0; i < 3; i++) {
+        pthread_t thread;
+        fault_call("malloc", i ? 1 : 1000, CUDA_ERROR_OUT_OF_MEMORY);
+        ck_assert_int_eq(pthread_create(&thread, NULL, keep_one, NULL), 0);
+        pthread_join(thread, NULL);
+        ck_assert_uint_eq(gvmm_faults_injected(), 0);
+        fault(0, false);
+    }
+    ck_assert_uint_eq(kept(), G);
+    ck_assert_uint_eq(figures().reused, 2);
+}
+END_TEST
+
 /* What never fails leaves the thread's last failure as it was, whether it can keep something or not. */
 START_TEST(what_cannot_be_kept_is_no_failure)
 {
@@ -1132,6 +1154,7 @@ int main(void)
     tcase_add_test(threads, the_driver_can_be_replaced_while_threads_live);
     TCase *faults = add_case(suite, "faults");
     tcase_add_checked_fixture(faults, begin, finish);
+    tcase_add_test(faults, threads_that_end_leave_their_place);
     tcase_add_test(faults, what_cannot_be_kept_is_no_failure);
     tcase_add_loop_test(faults, whatever_fails_nothing_is_lost, 0, 4);
     TCase *alone = tcase_create("a machine of its own");
