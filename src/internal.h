@@ -199,7 +199,7 @@ gvmm_result gvmm__fds_need(size_t count, size_t *left);
 extern const gvmm_driver *gvmm__driver;
 extern atomic_ullong gvmm__driver_calls;
 
-static inline void gvmm__count_calls(unsigned calls)
+static inline void gvmm__count_calls(uint64_t calls)
 {
     atomic_fetch_add_explicit(&gvmm__driver_calls, calls, memory_order_relaxed);
 }

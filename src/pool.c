@@ -324,7 +324,7 @@ static void end_reuse(gvmm_pool *pool)
     reuse_figures last;
     pool->reuse_ended = true;
     gvmm__reuse_end(pool->reuse, &last);
-    atomic_fetch_add(&gvmm__driver_calls, last.calls);
+    gvmm__count_calls(last.calls);
 }
 
 /* All that waits for streams is done here, by the last user: what a graph holds keeps the pool longer, and comes to its

@@ -88,7 +88,7 @@ static void end_reuse(gvmm_resource *resource)
     gvmm__account_add(resource->account, STAT_buffers, last.taken - last.put);
     gvmm__account_add(resource->account, STAT_allocations, last.taken);
     gvmm__account_add(resource->account, STAT_reused, last.taken);
-    atomic_fetch_add(&gvmm__driver_calls, last.calls);
+    gvmm__count_calls(last.calls);
 }
 
 /* Nobody makes buffers any more with the last user's reference: what is kept for them goes, and holds the resource no
