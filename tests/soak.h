@@ -133,7 +133,8 @@ extern gvmm_pool *pools[POOLS];
 #define SOAK_FIGURES(X) \
     X(creates) X(grows) X(shrinks) X(composes) X(rings) X(accesses) X(closes) X(deferred) X(releases) X(handed) \
     X(fills) X(copies) X(checks) X(moves) X(evictions) X(restores) X(captures) X(captures_lost) X(captured_releases) \
-    X(launches) X(launched_holders) X(mallocs) X(frees) X(trims) X(drains) X(resources) X(streams) X(refused) X(out_of_memory) X(warnings)
+    X(launches) X(launched_holders) X(mallocs) X(frees) X(trims) X(drains) X(resources) X(streams) X(refused) \
+    X(out_of_memory) X(warnings)
 /* clang-format on */
 typedef enum figure {
 #define X(name) FIGURE_##name,

@@ -67,6 +67,13 @@ void setup(void)
     gvmm_get_stats(NULL, &at_start);
 }
 
+void use_driver(const gvmm_driver *driver)
+{
+    gvmm_resource_release(plain);
+    ck_ok(gvmm_driver_install(driver));
+    plain = resource_with(waiting_options());
+}
+
 void teardown(void)
 {
     gvmm_drain(); /* no thread of gvmm makes calls any more */

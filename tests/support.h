@@ -101,6 +101,9 @@ gvmm_buffer *create(gvmm_resource *resource, size_t size);
 gvmm_buffer *grow(gvmm_buffer *buffer, size_t size);
 gvmm_resource *resource_with(gvmm_options options);
 
+/* gvmm's calls go through `driver`, and `plain` is made anew on it; no other resource may be alive. */
+void use_driver(const gvmm_driver *driver);
+
 /* The default options but that a release waits: most tests look at what is left when it has returned. What deferred
  * releases do is for test_deferred and test_reuse. */
 gvmm_options waiting_options(void);

@@ -455,12 +455,10 @@ START_TEST(a_drain_waits_for_what_is_being_marked)
 {
     static gvmm_driver hooked;
     pthread_t marker, opener;
-    gvmm_resource_release(plain);
     gvmm_resource_release(deferring);
     hooked = *cu;
     hooked.cuEventRecord = record_when_allowed;
-    ck_ok(gvmm_driver_install(&hooked));
-    plain = resource_with(waiting_options());
+    use_driver(&hooked);
     deferring = resource_with((gvmm_options)GVMM_OPTIONS_INIT);
     gvmm_buffer *held = on_stream(stream);
     uint64_t address = gvmm_buffer_address(held);
@@ -500,14 +498,14 @@ START_TEST(a_capture_outlasts_a_mark_that_fails)
 }
 END_TEST
 
-/* What a capture holds comes back to a thread of gvmm's, which can be had later if it cannot be had just now. */
-START_TEST(a_capture_outlasts_a_thread_that_does_not_start)
+/* `call` fails at the release into a capture: it is held as ever, and seen to later. */
+static void hold_while_it_fails(const char *call, CUresult status)
 {
     CUgraph graph;
     gvmm_buffer *held = on_stream(stream);
     uint64_t address = gvmm_buffer_address(held);
     ck_cu(cu->cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
-    fault_call("malloc", 1, CUDA_ERROR_OUT_OF_MEMORY);
+    fault_call(call, 1, status);
     gvmm_buffer_release(held);
     ck_ok(gvmm_faults_set(NULL));
     ck_mapped(address);
@@ -520,27 +518,15 @@ START_TEST(a_capture_outlasts_a_thread_that_does_not_start)
     ck_released(address, G);
     ck_no_warnings();
 }
+
+/* What a capture holds comes back to a thread of gvmm's, which can be had later if it cannot be had just now. */
+START_TEST(a_capture_outlasts_a_thread_that_does_not_start) { hold_while_it_fails("malloc", CUDA_ERROR_OUT_OF_MEMORY); }
 END_TEST
 
-/* The first thing that is released, and the capture mode cannot be changed then: it is held as ever, and seen to later. */
+/* The first thing that is released, and the capture mode cannot be changed then. */
 START_TEST(a_capture_outlasts_a_mode_that_stays)
 {
-    CUgraph graph;
-    gvmm_buffer *held = on_stream(stream);
-    uint64_t address = gvmm_buffer_address(held);
-    ck_cu(cu->cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
-    fault_call("cuThreadExchangeStreamCaptureMode", 1, CUDA_ERROR_UNKNOWN);
-    gvmm_buffer_release(held);
-    ck_ok(gvmm_faults_set(NULL));
-    ck_mapped(address);
-    ck_capture_ends(stream, &graph);
-    ck_cu(cu->cuGraphDestroy(graph));
-    while (waiting()) {
-        gvmm_drain();
-        sched_yield();
-    }
-    ck_released(address, G);
-    ck_no_warnings();
+    hold_while_it_fails("cuThreadExchangeStreamCaptureMode", CUDA_ERROR_UNKNOWN);
 }
 END_TEST
 
@@ -788,13 +774,11 @@ START_TEST(an_allocation_that_finds_no_memory_waits_for_the_worker)
     static gvmm_driver hooked;
     size_t half = (size_t)100 << 30;
     gvmm_buffer *large;
-    gvmm_resource_release(plain);
     gvmm_resource_release(deferring);
     hooked = *cu;
     hooked.cuMemUnmap = unmap_when_allowed;
     hooked.cuMemCreate = create_and_allow;
-    ck_ok(gvmm_driver_install(&hooked));
-    plain = resource_with(waiting_options());
+    use_driver(&hooked);
     deferring = resource_with((gvmm_options)GVMM_OPTIONS_INIT);
     comes_back_first = _i == 1;
     sem_init(&is_unmapping, 0, 0);

@@ -117,12 +117,10 @@ static CUresult noted_create(CUmemGenericAllocationHandle *handle, size_t size, 
 START_TEST(with_memory_ahead_two_calls_are_left)
 {
     static gvmm_driver noted;
-    gvmm_resource_release(plain);
     below = gvmm_faults_over(cu);
     noted = *below;
     noted.cuMemCreate = noted_create;
-    ck_ok(gvmm_driver_install(&noted));
-    plain = resource_with(waiting_options());
+    use_driver(&noted);
     atomic_store(&created_in_a_grow, 0);
     atomic_store(&created_elsewhere, 0);
 

@@ -759,11 +759,9 @@ START_TEST(a_stream_is_told_by_its_number)
 {
     static gvmm_driver hooked;
     gvmm_pool_release(pool);
-    gvmm_resource_release(plain);
     hooked = *cu;
     hooked.cuStreamGetId = number_of_stream;
-    ck_ok(gvmm_driver_install(&hooked));
-    plain = resource_with(waiting_options());
+    use_driver(&hooked);
     pool = pool_with(0, false);
     streams_before = 0;
     uint64_t busy = take(4096, stream);

@@ -165,9 +165,7 @@ static void hook(void)
 {
     hooked = *cu;
     hooked.cuStreamSynchronize = tell_of_waiting;
-    gvmm_resource_release(plain);
-    ck_ok(gvmm_driver_install(gvmm_faults_over(&hooked)));
-    plain = resource_with(waiting_options());
+    use_driver(gvmm_faults_over(&hooked));
 }
 
 static void *take_all(void *unused)
@@ -245,9 +243,7 @@ static void watch_foreign(void)
 {
     user = pthread_self();
     atomic_store(&by_another, 0);
-    gvmm_resource_release(plain);
-    ck_ok(gvmm_driver_install(gvmm_trace_over(cu, note_foreign, NULL)));
-    plain = resource_with(waiting_options());
+    use_driver(gvmm_trace_over(cu, note_foreign, NULL));
 }
 
 /* It comes to its end on gvmm's thread, which does not wait for what the pool's other blocks were used for. */

@@ -89,9 +89,7 @@ static void hook(void)
     hooked = *cu;
     hooked.cuMemHostRegister = pin;
     hooked.cuMemHostUnregister = unpin;
-    gvmm_resource_release(plain);
-    ck_ok(gvmm_driver_install(gvmm_faults_over(&hooked)));
-    plain = resource_with(waiting_options());
+    use_driver(gvmm_faults_over(&hooked));
 }
 
 static TCase *add_hooked_case(Suite *suite, const char *name)

@@ -132,53 +132,52 @@ void ck_in_order(void) { still_alive(); }
 
 /* ---- the fixture ---- */
 
+static bool is_booked(gvmm_driver_call call)
+{
+    switch (call) {
+    case GVMM_CALL_cuMemAddressReserve:
+    case GVMM_CALL_cuMemAddressFree:
+    case GVMM_CALL_cuMemCreate:
+    case GVMM_CALL_cuMemRelease:
+    case GVMM_CALL_cuMemMap:
+    case GVMM_CALL_cuMemUnmap: return true;
+    default: return false;
+    }
+}
+
 /* The calls that the books are kept of, one at a time with its note: else what one thread frees and another gets again could be
  * noted in the other order. */
 static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
 static const gvmm_driver *noting;
 
-#define IN_ORDER(name, params, args) \
+#define X(need, role, name, symbol, version, params, args) \
     static CUresult ordered_##name params \
     { \
+        if (!is_booked(GVMM_CALL_##name)) return noting->name args; \
         pthread_mutex_lock(&one_at_a_time); \
-        CUresult result = noting->name args; \
+        CUresult result_ = noting->name args; \
         pthread_mutex_unlock(&one_at_a_time); \
-        return result; \
+        return result_; \
     }
-IN_ORDER(cuMemAddressReserve,
-         (CUdeviceptr * ptr, size_t size, size_t alignment, CUdeviceptr hint, unsigned long long flags),
-         (ptr, size, alignment, hint, flags))
-IN_ORDER(cuMemAddressFree, (CUdeviceptr ptr, size_t size), (ptr, size))
-IN_ORDER(cuMemCreate,
-         (CUmemGenericAllocationHandle * handle, size_t size, const CUmemAllocationProp *prop,
-          unsigned long long flags),
-         (handle, size, prop, flags))
-IN_ORDER(cuMemRelease, (CUmemGenericAllocationHandle handle), (handle))
-IN_ORDER(cuMemMap,
-         (CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags),
-         (ptr, size, offset, handle, flags))
-IN_ORDER(cuMemUnmap, (CUdeviceptr ptr, size_t size), (ptr, size))
+GVMM_DRIVER_CALLS(X)
+#undef X
 
 static const gvmm_driver *in_order(void)
 {
-    static gvmm_driver table;
+    static gvmm_driver table = {
+#define X(need, role, name, symbol, version, params, args) .name = ordered_##name,
+        GVMM_DRIVER_CALLS(X)
+#undef X
+    };
     noting = gvmm_trace_over(gvmm_faults_over(cu), note, NULL);
-    table = *noting;
-    table.cuMemAddressReserve = ordered_cuMemAddressReserve;
-    table.cuMemAddressFree = ordered_cuMemAddressFree;
-    table.cuMemCreate = ordered_cuMemCreate;
-    table.cuMemRelease = ordered_cuMemRelease;
-    table.cuMemMap = ordered_cuMemMap;
-    table.cuMemUnmap = ordered_cuMemUnmap;
+    table.origin = noting->origin;
     return &table;
 }
 
 static void start_watching(void)
 {
     count = start = 0;
-    gvmm_resource_release(plain);
-    ck_ok(gvmm_driver_install(in_order()));
-    plain = resource_with(waiting_options());
+    use_driver(in_order());
 }
 
 static void stop_watching(void)
