@@ -105,12 +105,15 @@ void report_skip(const char *name, size_t size, size_t chunks, const char *why);
 typedef void (*pair_fn)(const void *state, CUstream stream);
 enum { MAX_THREADS = 8 };
 
-/* Microseconds from the first start to the last end of `count` threads, each on its stream and its processor, those of
- * number `first` on, in the caller's context. */
-double threads_time(pair_fn once, const void *state, const CUstream *streams, size_t first, size_t count, size_t loops);
+/* Pairs in a microsecond, from the first start to the last end, of `count` threads that go on for `us`, each on its
+ * stream and its processor, those of number `first` on, in the caller's context. */
+double threads_rate(pair_fn once, const void *state, const CUstream *streams, size_t first, size_t count, double us);
 
 /* The same of one thread at a time, the mean over the first `count` processors: one may be twice as fast as another. */
-double threads_time_alone(pair_fn once, const void *state, const CUstream *streams, size_t count, size_t loops);
+double threads_rate_alone(pair_fn once, const void *state, const CUstream *streams, size_t count, double us);
+
+/* A pair that shares nothing with anybody, about as long as one with kept memory: what the machine itself gives. */
+void threads_compute(const void *state, CUstream stream);
 
 /* The throughput of 2, 4 and 8 threads, and of the same ones alone; `target`: at least so many times as much of eight. */
 void report_threads(const char *what, pair_fn once, const void *state, const CUstream *streams, size_t size,

@@ -35,7 +35,7 @@ class Run:
         self.peers: list[str] = options.peers
         self.samples: int = options.samples
         self.batch: int = options.batch
-        self.threads_us = 1e3 if options.quick else 20e3
+        self.window_us = 1000 if options.quick else 20000
         self.staff = staff
         self.out = out
 
@@ -113,16 +113,14 @@ class Run:
     # ---- the same from several threads ----
 
     def threads(self, size: int, counts: list[int]) -> None:
-        """In each run one thread alone would take about `threads_us`."""
+        """Each run lasts `window_us`."""
         for peer in self.peers:
             if not hasattr(PEERS[peer], "threads"):
                 continue
-            alone, rounds = None, 1
+            alone = None
             for count in counts:
                 try:
-                    if alone is None:
-                        rounds = math.ceil(self.threads_us / max(self.staff.ask(peer, "threads", size, 50, 1), 0.01))
-                    took = [self.staff.ask(peer, "threads", size, rounds, count) for _ in range(5)]
+                    took = [self.staff.ask(peer, "threads", size, self.window_us, count) for _ in range(5)]
                 except Skipped as why:
                     self.skip("alloc_free_threads", peer, str(why), size=size, threads=count)
                     break
@@ -136,7 +134,6 @@ class Run:
                     size=size,
                     threads=count,
                     n=len(took),
-                    rounds=rounds,
                     median_us=rounded(us),
                     throughput_times_one_thread=rounded(alone / us),
                 )

@@ -110,9 +110,9 @@ class Library:
         self._ask(self._lib.peers_sample(side.encode(), *_arguments(functions, size, group, count), us))
         return list(us)
 
-    def threads(self, side: str, functions: tuple[int, int], size: int, rounds: int, threads: int) -> float:
+    def threads(self, side: str, functions: tuple[int, int], size: int, window_us: int, threads: int) -> float:
         us = ctypes.c_double()
-        self._ask(self._lib.peers_threads(side.encode(), *_arguments(functions, size, rounds, threads), ctypes.byref(us)))
+        self._ask(self._lib.peers_threads(side.encode(), *_arguments(functions, size, window_us, threads), ctypes.byref(us)))
         return us.value
 
     def grow(self, way: str, step: int, steps: int) -> list[float]:
@@ -149,8 +149,8 @@ class InC(Peer):
     def sample(self, size: int, group: int, count: int) -> list[float]:
         return self._library.sample(self.side or self.name, self.functions, size, group, count)
 
-    def threads(self, size: int, rounds: int, threads: int) -> float:
-        return self._library.threads(self.side or self.name, self.functions, size, rounds, threads)
+    def threads(self, size: int, window_us: int, threads: int) -> float:
+        return self._library.threads(self.side or self.name, self.functions, size, window_us, threads)
 
     def grow(self, way: str, step: int, steps: int) -> list[float]:
         return self._library.grow(way, step, steps)

@@ -224,12 +224,13 @@ static void round_of_crew(const void *state, CUstream on)
     c->round(&w);
 }
 
-/* Times `rounds` rounds in each of `threads` threads, at most MAX_THREADS, each on a stream and a processor of its own.
+/* Lets `threads` threads, at most MAX_THREADS, do rounds for `window` microseconds, each on a stream and a processor of its
+ * own.
  *
- * us       time from the first start to the last end, over the rounds of all: microseconds. Of one thread: the mean over
- *          all those processors, as one may be twice as fast as another.
+ * us       microseconds for each round that any of them did. Of one thread: the mean over all those processors, as one
+ *          may be twice as fast as another.
  * Returns  as peers_sample. */
-PEERS_API int peers_threads(const char *side, pluggable_malloc get, pluggable_free give, size_t size, size_t rounds,
+PEERS_API int peers_threads(const char *side, pluggable_malloc get, pluggable_free give, size_t size, size_t window,
                             size_t threads, double *us)
 {
     static CUstream streams[MAX_THREADS]; /* kept: pools are promised that */
@@ -240,9 +241,8 @@ PEERS_API int peers_threads(const char *side, pluggable_malloc get, pluggable_fr
     CU(cu->cuCtxSetCurrent(context));
     for (size_t i = 0; i < MAX_THREADS; i++)
         if (!streams[i]) streams[i] = peers_new_stream();
-    double took = threads == 1 ? threads_time_alone(round_of_crew, &c, streams, MAX_THREADS, rounds)
-                               : threads_time(round_of_crew, &c, streams, 0, threads, rounds);
-    *us = took / (double)(rounds * threads);
+    *us = 1 / (threads == 1 ? threads_rate_alone(round_of_crew, &c, streams, MAX_THREADS, (double)window)
+                            : threads_rate(round_of_crew, &c, streams, 0, threads, (double)window));
     return 0;
 }
 

@@ -2,8 +2,11 @@
 #include <math.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "bench.h"
 
@@ -50,7 +53,7 @@ static void move_to_processor(size_t i)
     MUST(pthread_setaffinity_np(pthread_self(), sizeof one, &one) == 0);
 }
 
-/* ---- timing ---- */
+/* ---- throughput ---- */
 
 typedef struct member {
     pair_fn once;
@@ -58,7 +61,8 @@ typedef struct member {
     CUcontext context;
     CUstream stream;
     pthread_barrier_t *start;
-    size_t number, loops;
+    const atomic_bool *stop;
+    size_t number, pairs;
     double began, ended; /* its own, as whoever waits for it may be woken late */
 } member;
 
@@ -70,7 +74,10 @@ static void *run_member(void *data)
     for (int i = 0; i < 10; i++) m->once(m->state, m->stream);
     pthread_barrier_wait(m->start);
     m->began = now();
-    for (size_t i = 0; i < m->loops; i++) m->once(m->state, m->stream);
+    do {
+        m->once(m->state, m->stream);
+        m->pairs++;
+    } while (!atomic_load_explicit(m->stop, memory_order_relaxed));
     m->ended = now();
     CU(cu->cuStreamSynchronize(m->stream));
     return NULL;
@@ -86,65 +93,74 @@ void threads_streams_end(const CUstream *streams)
     for (int i = 0; i < MAX_THREADS; i++) CU(cu->cuStreamDestroy(streams[i]));
 }
 
-double threads_time(pair_fn once, const void *state, const CUstream *streams, size_t first, size_t count, size_t loops)
+/* Sleeps: what else there is to do is done by the threads, which have the processors. */
+static void let_pass(double us)
+{
+    struct timespec left = {(time_t)(us / 1e6), (long)(fmod(us, 1e6) * 1e3)};
+    while (nanosleep(&left, &left)) {}
+}
+
+double threads_rate(pair_fn once, const void *state, const CUstream *streams, size_t first, size_t count, double us)
 {
     member members[MAX_THREADS];
     pthread_t ids[MAX_THREADS];
     pthread_barrier_t start;
+    atomic_bool stop = false;
     CUcontext context;
     MUST(first + count <= MAX_THREADS);
     CU(cu->cuCtxGetCurrent(&context));
-    MUST(pthread_barrier_init(&start, NULL, (unsigned)count) == 0);
+    MUST(pthread_barrier_init(&start, NULL, (unsigned)count + 1) == 0);
     for (size_t i = 0; i < count; i++) {
         members[i] = (member){.once = once,
                               .state = state,
                               .context = context,
                               .stream = streams[first + i],
                               .start = &start,
-                              .number = first + i,
-                              .loops = loops};
+                              .stop = &stop,
+                              .number = first + i};
         MUST(pthread_create(&ids[i], NULL, run_member, &members[i]) == 0);
     }
-    double began = INFINITY, ended = 0;
+    pthread_barrier_wait(&start);
+    let_pass(us);
+    atomic_store(&stop, true);
+    double pairs = 0, began = INFINITY, ended = 0;
     for (size_t i = 0; i < count; i++) {
         MUST(pthread_join(ids[i], NULL) == 0);
-        if (members[i].began < began) began = members[i].began;
-        if (members[i].ended > ended) ended = members[i].ended;
+        pairs += (double)members[i].pairs;
+        began = fmin(began, members[i].began);
+        ended = fmax(ended, members[i].ended);
     }
     pthread_barrier_destroy(&start);
-    return ended - began;
+    return pairs / (ended - began);
 }
 
-double threads_time_alone(pair_fn once, const void *state, const CUstream *streams, size_t count, size_t loops)
+double threads_rate_alone(pair_fn once, const void *state, const CUstream *streams, size_t count, double us)
 {
     double sum = 0;
-    for (size_t i = 0; i < count; i++) sum += threads_time(once, state, streams, i, 1, loops);
+    for (size_t i = 0; i < count; i++) sum += threads_rate(once, state, streams, i, 1, us);
     return sum / (double)count;
 }
 
 /* ---- figures ---- */
 
-/* So many that one thread takes about as long as it should. */
-static size_t loops_for(pair_fn once, const void *state, const CUstream *streams, double us)
-{
-    enum { FEW = 200 };
-    double one = threads_time(once, state, streams, 0, 1, FEW) / FEW;
-    return (size_t)fmin(fmax(us / one, 50), 1e6);
-}
-
-/* Pairs in a microsecond, medians over rounds: of all together, and of one of them alone. */
+/* Medians over rounds, of all together and of one of them alone. */
 static void rates_of(pair_fn once, const void *state, const CUstream *streams, size_t count, double *together,
                      double *alone)
 {
     enum { ROUNDS = 9 };
-    double all[ROUNDS], one[ROUNDS];
-    size_t loops = loops_for(once, state, streams, bench_quick ? 200 : 5e3);
+    double all[ROUNDS], one[ROUNDS], us = bench_quick ? 200 : 10e3;
     for (int i = 0; i < ROUNDS; i++) {
-        all[i] = (double)(count * loops) / threads_time(once, state, streams, 0, count, loops);
-        one[i] = (double)loops / threads_time_alone(once, state, streams, count, loops);
+        all[i] = threads_rate(once, state, streams, 0, count, us);
+        one[i] = threads_rate_alone(once, state, streams, count, us);
     }
     *together = samples_median(&(samples){all, ROUNDS});
     *alone = samples_median(&(samples){one, ROUNDS});
+}
+
+void threads_compute(const void *state, CUstream stream)
+{
+    (void)state, (void)stream;
+    for (volatile int i = 0; i < 40; i++) {}
 }
 
 void report_threads(const char *what, pair_fn once, const void *state, const CUstream *streams, size_t size,
