@@ -46,6 +46,46 @@ static inline gvmm_buffer *chunked(size_t count, unsigned seed)
     return buffer;
 }
 
+static inline gvmm_buffer *import(const gvmm_export *e, gvmm_buffer *have)
+{
+    gvmm_shared shared;
+    gvmm_buffer *buffer = NULL;
+    gvmm_export_contents(e, &shared);
+    ck_ok(gvmm_buffer_import(&buffer, plain, &shared, have, NULL));
+    return buffer;
+}
+
+static inline gvmm_export *export(gvmm_buffer *buffer, size_t known)
+{
+    gvmm_export *e = NULL;
+    ck_ok(gvmm_buffer_export(&e, buffer, known));
+    return e;
+}
+
+static inline gvmm_buffer *copy_of(gvmm_buffer *buffer)
+{
+    gvmm_export *e = export(buffer, 0);
+    gvmm_buffer *copy = import(e, NULL);
+    gvmm_export_release(e);
+    return copy;
+}
+
+/* Counts a call's uses from now on, and fails none. */
+static inline void count_calls(const char *call)
+{
+    gvmm_drain(); /* nobody makes calls when a fault is planned; here and below */
+    ck_ok(gvmm_faults_set(&(gvmm_fault){.call = call}));
+}
+
+static inline void ck_same_chunks(const gvmm_buffer *a, const gvmm_buffer *b, size_t count)
+{
+    gvmm_identity x[8], y[8];
+    size_t n;
+    ck_ok(gvmm_buffer_identities(a, x, 8, &n));
+    ck_ok(gvmm_buffer_identities(b, y, 8, &n));
+    ck_assert_int_eq(memcmp(x, y, count * sizeof *x), 0);
+}
+
 /* What a driver keeps open from its first export or import on is open afterwards. */
 static inline void warm_up(void)
 {

@@ -291,9 +291,9 @@ static gvmm_result create_with_memory_ahead(scene *s)
     return r;
 }
 
-static gvmm_result export(scene *s) { return gvmm_buffer_export(&s->out_export, s->input, 0); }
+static gvmm_result export_it(scene *s) { return gvmm_buffer_export(&s->out_export, s->input, 0); }
 
-static gvmm_result import(scene *s)
+static gvmm_result import_it(scene *s)
 {
     gvmm_shared shared;
     gvmm_export_contents(s->exported, &shared);
@@ -351,10 +351,10 @@ static const operation operations[] = {
     {"buffer_ring of an evicted buffer", asleep_in_host_memory, ring, false},
     {"buffer_set_access of an evicted buffer", asleep_in_host_memory, grant, false},
     {"buffer_identities", hole, identities, false},
-    {"buffer_export", chunked_scene, export, false},
-    {"buffer_import", exported, import, false},
-    {"buffer_import behind what is there", imported_with_room, import, false},
-    {"buffer_import, moved", imported_without_room, import, false},
+    {"buffer_export", chunked_scene, export_it, false},
+    {"buffer_import", exported, import_it, false},
+    {"buffer_import behind what is there", imported_with_room, import_it, false},
+    {"buffer_import, moved", imported_without_room, import_it, false},
     {"buffer_send and buffer_receive", chunked_scene, send_and_receive, false},
     {"buffer_send and buffer_receive of growth", imported_with_room, send_and_receive, false},
     {"buffer_close", hole, close_it, true},
