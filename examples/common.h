@@ -48,7 +48,8 @@ static inline void enter_device(void)
 static inline void open_device(void)
 {
     if (gvmm_driver_get(&cu)) {
-        if (getenv("GVMM_DRIVER")) must(GVMM_E_NO_DRIVER, "driver");
+        const char *named = getenv("GVMM_DRIVER");
+        if (named && *named) must(GVMM_E_NO_DRIVER, "driver");
         must(gvmm_driver_install(gvmm_sim_driver()), "simulated driver");
         must(gvmm_driver_get(&cu), "simulated driver");
     }

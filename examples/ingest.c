@@ -150,7 +150,8 @@ int main(int argc, char **argv)
         return 2;
     }
     if (gvmm_driver_get(&cu)) {
-        if (getenv("GVMM_DRIVER")) die("driver");
+        const char *named = getenv("GVMM_DRIVER");
+        if (named && *named) die("driver");
         if (gvmm_driver_install(gvmm_sim_driver()) || gvmm_driver_get(&cu)) die("simulated driver");
     }
     char device[128] = "?";
