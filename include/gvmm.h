@@ -480,7 +480,7 @@ GVMM_API gvmm_result gvmm_buffer_evict(gvmm_buffer *buffer, const gvmm_evict_opt
 GVMM_API gvmm_result gvmm_resource_evict(gvmm_resource *resource, int tag, const gvmm_evict_options *options);
 
 /* Has `bytes` of host memory pinned ahead, on gvmm's threads, and returns at once: pinning takes longer than copying
- * (8 GiB: 0.4 s and 0.16 s). The next evict of the resource, or of a buffer of it, that keeps contents in host memory
+ * (8 GiB: 0.3 s and 0.16 s). The next evict of the resource, or of a buffer of it, that keeps contents in host memory
  * takes it, also if it needs less or the pinning is still under way; one that needs more gives it up and pins its own,
  * and so does one that finds that the pinning failed. Taken, it goes the way of what an evict pins itself, so it is to be
  * prepared anew for the one after. gvmm_drain waits for the pinning.

@@ -1,7 +1,7 @@
 /* What evicted memory keeps its contents in.
  *
- * Host memory is pages of our own that the driver pins, and not cuMemHostAlloc's: for 8 GiB that takes 2.9 s where
- * huge pages filled by several threads and then registered take 0.4 s (measured). What the driver pins does not count
+ * Host memory is pages of our own that the driver pins, and not cuMemHostAlloc's: for 8 GiB that takes 3.5 s where
+ * huge pages filled by several threads and registered meanwhile take 0.3 s (measured). What the driver pins does not count
  * against RLIMIT_MEMLOCK. */
 #include <fcntl.h>
 #include <sched.h>
