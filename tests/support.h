@@ -105,7 +105,7 @@ gvmm_resource *resource_with(gvmm_options options);
 void use_driver(const gvmm_driver *driver);
 
 /* The default options but that a release waits: most tests look at what is left when it has returned. What deferred
- * releases do is for test_deferred and test_reuse. */
+ * releases do is for the tests of deferred release and of kept memory. */
 gvmm_options waiting_options(void);
 
 /* A mapping that is none of gvmm's: one reservation, wholly mapped, whose handle has been released. Open to nobody. */

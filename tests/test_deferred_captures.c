@@ -1,4 +1,4 @@
-/* Deferred release beside captures: nothing ends one, and what a captured graph may use is held until the graph is gone. */
+/* Deferred release beside captures: nothing ends one, and what captured work may use is held until the graph is gone. */
 #include "deferred_kit.h"
 
 #include <semaphore.h>

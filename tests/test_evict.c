@@ -1,4 +1,4 @@
-/* Evict and restore: who is told, what is waited for, what fails, and threads. What comes back: test_evict_contents.c. */
+/* Evict and restore: who is told, what is waited for, what fails, threads. What comes back: test_evict_contents.c. */
 #include "elastic_kit.h"
 
 #include <pthread.h>

@@ -1,4 +1,4 @@
-/* Kept memory: its contents, its figures, what fails, and threads. To whom it goes and what is kept: test_reuse_kept.c. */
+/* Kept memory: its contents, its figures, what fails, threads. To whom it goes and what is kept: test_reuse_kept.c. */
 #include "reuse_kit.h"
 
 /* ---- contents ---- */

@@ -1,6 +1,6 @@
-/* Sharing: exports and imports in one process, where every descriptor and every byte can be looked at. What goes from one
- * side to the other is in test_share_exchange.c, two processes in test_share_process.c, damaged descriptors by the thousand
- * in share_fuzz.c. */
+/* Sharing: exports and imports in one process, where every descriptor and every byte can be looked at. What goes from
+ * one side to the other is in test_share_exchange.c, two processes in test_share_process.c, damaged descriptors by the
+ * thousand in share_fuzz.c. */
 #include "share_kit.h"
 
 /* ---- what an import is ---- */

@@ -1,4 +1,5 @@
-/* What goes from an exporter to an importer: growth alone, messages over a socket, fabric handles, and descriptors that lie. */
+/* What goes from an exporter to an importer: growth alone, messages over a socket, fabric handles, descriptors that
+ * lie. */
 #include "share_kit.h"
 
 /* ---- growing ---- */
