@@ -104,6 +104,11 @@ gvmm_resource *resource_with(gvmm_options options);
 /* gvmm's calls go through `driver`, and `plain` is made anew on it; no other resource may be alive. */
 void use_driver(const gvmm_driver *driver);
 
+/* In `table`, streams are told apart as on a driver that uses handles again, which the simulated one does not: each stream's
+ * number is that of one whose handle `streams_before` others have had. */
+extern unsigned streams_before;
+void number_streams_anew(gvmm_driver *table);
+
 /* The default options but that a release waits: most tests look at what is left when it has returned. What deferred
  * releases do is for the tests of deferred release and of kept memory. */
 gvmm_options waiting_options(void);

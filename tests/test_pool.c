@@ -745,25 +745,15 @@ START_TEST(a_pool_gives_way)
 }
 END_TEST
 
-static unsigned long long streams_before; /* that had the same handle */
-
-static CUresult number_of_stream(CUstream of, unsigned long long *id)
-{
-    CUresult status = cu->cuStreamGetId(of, id);
-    *id += 1000000 * streams_before;
-    return status;
-}
-
-/* As a driver uses handles again and the simulated one does not: what was that one's is not this one's. */
+/* Where another stream has the handle now: what was that one's is not this one's. */
 START_TEST(a_stream_is_told_by_its_number)
 {
     static gvmm_driver hooked;
     gvmm_pool_release(pool);
     hooked = *cu;
-    hooked.cuStreamGetId = number_of_stream;
+    number_streams_anew(&hooked);
     use_driver(&hooked);
     pool = pool_with(0, false);
-    streams_before = 0;
     uint64_t busy = take(4096, stream);
     gate *g = gate_on(stream);
     give(busy, stream);

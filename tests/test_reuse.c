@@ -333,6 +333,34 @@ START_TEST(a_thread_goes_on_while_the_last_user_leaves)
 }
 END_TEST
 
+static unsigned waits;
+
+static CUresult count_waits(CUstream s, CUevent event, unsigned flags)
+{
+    waits++;
+    return cu->cuStreamWaitEvent(s, event, flags);
+}
+
+/* By its handle, the stream is the same. */
+START_TEST(a_stream_is_told_by_its_number)
+{
+    static gvmm_driver hooked;
+    gvmm_resource_release(keeping);
+    hooked = *cu;
+    hooked.cuStreamWaitEvent = count_waits;
+    number_streams_anew(&hooked);
+    use_driver(&hooked);
+    begin();
+    for (unsigned i = 0; i < 6; i++) {
+        streams_before = i / 2;
+        gvmm_buffer *buffer = make(G, stream);
+        ck_assert_uint_eq(waits, i / 2); /* the second of each stream's has it at once */
+        gvmm_buffer_release(buffer);
+    }
+    ck_assert_uint_eq(figures().reused, 5);
+}
+END_TEST
+
 /* ---- a machine of its own ---- */
 
 static void *keep_and_stay(void *unused)
@@ -397,60 +425,6 @@ START_TEST(what_is_being_restored_is_not_kept)
 }
 END_TEST
 
-static unsigned long long streams_before; /* that had the same handle */
-static unsigned waits;
-
-static CUresult number_of_stream(CUstream of, unsigned long long *id)
-{
-    CUresult status = gvmm_sim_driver()->cuStreamGetId(of, id);
-    *id += 1000000 * streams_before;
-    return status;
-}
-
-static CUresult count_waits(CUstream s, CUevent event, unsigned flags)
-{
-    waits++;
-    return gvmm_sim_driver()->cuStreamWaitEvent(s, event, flags);
-}
-
-/* As a driver uses handles again and the simulated one does not: by its handle, the stream is the same. */
-START_TEST(a_stream_is_told_by_its_number)
-{
-    const gvmm_driver *sim = gvmm_sim_driver();
-    gvmm_driver table = *sim;
-    gvmm_options options = GVMM_OPTIONS_INIT;
-    gvmm_resource *resource;
-    gvmm_buffer *buffer;
-    CUcontext context;
-    CUstream s;
-    ck_ok(gvmm_sim_reset(NULL));
-    table.cuStreamGetId = number_of_stream;
-    table.cuStreamWaitEvent = count_waits;
-    ck_ok(gvmm_driver_install(&table));
-    options.reuse_limit = (size_t)64 << 20;
-    ck_ok(gvmm_resource_create(&resource, 0, &options));
-    ck_cu(sim->cuDevicePrimaryCtxRetain(&context, 0));
-    ck_cu(sim->cuCtxSetCurrent(context));
-    ck_cu(sim->cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
-    for (unsigned i = 0; i < 6; i++) {
-        streams_before = i / 2;
-        ck_ok(gvmm_buffer_create(&buffer, resource, 1, s));
-        ck_assert_uint_eq(waits, i / 2); /* the second of each stream's has it at once */
-        gvmm_buffer_release(buffer);
-    }
-    gvmm_stats stats;
-    gvmm_get_stats(resource, &stats);
-    ck_assert_uint_eq(stats.reused, 5);
-    gvmm_resource_release(resource);
-    gvmm_drain();
-    ck_ok(gvmm_driver_install(NULL));
-    ck_cu(sim->cuStreamDestroy(s));
-    ck_cu(sim->cuCtxSetCurrent(NULL));
-    ck_cu(sim->cuDevicePrimaryCtxRelease(0));
-    ck_ok(gvmm_sim_reset(NULL));
-}
-END_TEST
-
 static _Atomic(gvmm_buffer *) released_meanwhile;
 
 static CUresult release_and_unmap(CUdeviceptr address, size_t size)
@@ -504,10 +478,11 @@ int main(void)
     tcase_add_test(watched, every_driver_call_is_counted);
     tcase_add_test(watched, threads_share_it);
     tcase_add_test(watched, what_one_thread_releases_another_is_given);
-    TCase *threads = add_case(suite, "threads that nobody watches");
-    tcase_add_checked_fixture(threads, begin, finish);
-    tcase_add_test(threads, a_thread_goes_on_while_the_last_user_leaves);
-    tcase_add_test(threads, the_driver_can_be_replaced_while_threads_live);
+    TCase *unwatched = add_case(suite, "that nobody watches");
+    tcase_add_checked_fixture(unwatched, begin, finish);
+    tcase_add_test(unwatched, a_thread_goes_on_while_the_last_user_leaves);
+    tcase_add_test(unwatched, the_driver_can_be_replaced_while_threads_live);
+    tcase_add_test(unwatched, a_stream_is_told_by_its_number);
     TCase *faults = add_case(suite, "faults");
     tcase_add_checked_fixture(faults, begin, finish);
     tcase_add_test(faults, threads_that_end_leave_their_place);
@@ -518,6 +493,5 @@ int main(void)
     suite_add_tcase(suite, alone);
     tcase_add_test(alone, what_is_being_restored_is_not_kept);
     tcase_add_test(alone, what_was_evicted_in_the_cache_is_not_handed_out);
-    tcase_add_test(alone, a_stream_is_told_by_its_number);
     return run_suites(suite, NULL);
 }
