@@ -227,13 +227,21 @@ static void mark_list(retirement *r)
     pthread_mutex_unlock(&lock);
 }
 
+/* Relaxed mode, unless the driver has shut down (*over): there are no captures to harm then, and who drains is not to wait for
+ * ever. False: neither, so that nothing can be asked now. */
+static bool may_ask(CUstreamCaptureMode *old, bool *over)
+{
+    *old = CU_STREAM_CAPTURE_MODE_RELAXED;
+    CUresult status = DRIVER_QUIET(cuThreadExchangeStreamCaptureMode, old);
+    *over = status == CUDA_ERROR_DEINITIALIZED;
+    return status == CUDA_SUCCESS || *over;
+}
+
 static void mark_unmarked(bool all)
 {
-    CUstreamCaptureMode old = CU_STREAM_CAPTURE_MODE_RELAXED;
-    if (atomic_load_explicit(&unmarked_count, memory_order_relaxed) == 0) return;
-    CUresult status = DRIVER_QUIET(cuThreadExchangeStreamCaptureMode, &old);
-    bool over = status == CUDA_ERROR_DEINITIALIZED; /* no captures to harm */
-    if (status != CUDA_SUCCESS && !over) return;
+    CUstreamCaptureMode old;
+    bool over;
+    if (atomic_load_explicit(&unmarked_count, memory_order_relaxed) == 0 || !may_ask(&old, &over)) return;
     saved_error before; /* what goes wrong here is no failure of the caller's */
     gvmm__error_save(&before);
     unsigned of = begin_marking();
@@ -327,12 +335,11 @@ static bool is_empty(void)
  * to come. */
 static worker_need poll_lanes(void)
 {
-    CUstreamCaptureMode old = CU_STREAM_CAPTURE_MODE_RELAXED;
+    CUstreamCaptureMode old;
+    bool over;
     uint64_t gone = 0;
     if (is_empty()) return WORKER_IDLE;
-    CUresult status = DRIVER_QUIET(cuThreadExchangeStreamCaptureMode, &old);
-    bool over = status == CUDA_ERROR_DEINITIALIZED; /* no captures to harm, and who drains is not to wait for ever */
-    if (status != CUDA_SUCCESS && !over) return WORKER_SOON;
+    if (!may_ask(&old, &over)) return WORKER_SOON;
     for (size_t i = 0; i < LANES; i++) gone += clear_lane(&lanes[i]);
     if (!over) gvmm__relaxed_leave(old);
     pthread_mutex_lock(&lock);
