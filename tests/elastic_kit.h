@@ -4,22 +4,12 @@
 
 #include "watch.h"
 
-static inline gvmm_options defaults(void) { return waiting_options(); }
-
 static inline gvmm_resource *with_chunks(size_t chunk, uint64_t capacity)
 {
-    gvmm_options options = defaults();
+    gvmm_options options = waiting_options();
     options.chunk_size = chunk;
     options.capacity = capacity;
     return resource_with(options);
-}
-
-static inline gvmm_options on_host(void)
-{
-    gvmm_options options = defaults();
-    options.location = GVMM_LOCATION_HOST;
-    options.handle_type = GVMM_HANDLE_NONE;
-    return options;
 }
 
 static inline gvmm_buffer *shrink(gvmm_buffer *buffer, size_t size)
@@ -36,15 +26,7 @@ static inline gvmm_access get_access(gvmm_buffer *buffer, int device)
     return access;
 }
 
-static inline uint64_t address(gvmm_buffer *buffer) { return gvmm_buffer_address(buffer); }
 static inline uint64_t end(gvmm_buffer *buffer) { return gvmm_buffer_address(buffer) + gvmm_buffer_size(buffer); }
-
-static inline gvmm_stats stats_of(gvmm_resource *resource)
-{
-    gvmm_stats stats;
-    gvmm_get_stats(resource, &stats);
-    return stats;
-}
 
 /* The result takes the buffer's place. */
 static inline void regrow(gvmm_buffer **buffer, size_t size)

@@ -278,6 +278,27 @@ gvmm_options waiting_options(void)
     return options;
 }
 
+gvmm_options on_host(void)
+{
+    gvmm_options options = waiting_options();
+    options.location = GVMM_LOCATION_HOST;
+    options.handle_type = GVMM_HANDLE_NONE;
+    return options;
+}
+
+gvmm_stats stats_of(const gvmm_resource *resource)
+{
+    gvmm_stats stats;
+    gvmm_get_stats(resource, &stats);
+    return stats;
+}
+
+gvmm_result free_nothing(void *user, uint64_t address, size_t size, gvmm_stream on)
+{
+    (void)user, (void)address, (void)size, (void)on;
+    return GVMM_OK;
+}
+
 gvmm_resource *resource_with(gvmm_options options)
 {
     gvmm_resource *resource;

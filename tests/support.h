@@ -112,9 +112,16 @@ void number_streams_anew(gvmm_driver *table);
 /* The default options but that a release waits: most tests look at what is left when it has returned. What deferred
  * releases do is for the tests of deferred release and of kept memory. */
 gvmm_options waiting_options(void);
+gvmm_options on_host(void); /* likewise, of host memory */
+
+static inline uint64_t address(const gvmm_buffer *buffer) { return gvmm_buffer_address(buffer); }
+gvmm_stats stats_of(const gvmm_resource *resource);
 
 /* A mapping that is none of gvmm's: one reservation, wholly mapped, whose handle has been released. Open to nobody. */
 uint64_t map_by_hand(size_t size);
+
+/* For a wrapped buffer that owns nothing. */
+gvmm_result free_nothing(void *user, uint64_t address, size_t size, gvmm_stream on);
 
 gvmm_stream new_stream(unsigned flags);
 

@@ -15,8 +15,6 @@ static gvmm_resource *with_chunks(size_t chunk)
     return resource_with(options);
 }
 
-static uint64_t address(gvmm_buffer *buffer) { return gvmm_buffer_address(buffer); }
-
 static uint64_t physical(gvmm_resource *resource)
 {
     gvmm_stats stats;

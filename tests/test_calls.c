@@ -46,14 +46,6 @@ static gvmm_options without_readers(void)
     return options;
 }
 
-static gvmm_options on_host(void)
-{
-    gvmm_options options = waiting_options();
-    options.location = GVMM_LOCATION_HOST;
-    options.handle_type = GVMM_HANDLE_NONE;
-    return options;
-}
-
 /* ---- resources ---- */
 
 START_TEST(a_resource_asks_each_question_once)
@@ -416,12 +408,6 @@ START_TEST(questions_call_nobody)
     end(small, buffer);
 }
 END_TEST
-
-static gvmm_result free_nothing(void *user, uint64_t address, size_t size, gvmm_stream on)
-{
-    (void)user, (void)address, (void)size, (void)on;
-    return GVMM_OK;
-}
 
 START_TEST(a_wrapper_that_owns_nothing_calls_nobody)
 {

@@ -295,14 +295,6 @@ START_TEST(c11_rdma_unsupported_is_refused)
 }
 END_TEST
 
-static gvmm_options host_options(void)
-{
-    gvmm_options options = waiting_options();
-    options.location = GVMM_LOCATION_HOST;
-    options.handle_type = GVMM_HANDLE_NONE;
-    return options;
-}
-
 START_TEST(c12_host_options)
 {
     gvmm_options options = waiting_options();
@@ -312,7 +304,7 @@ START_TEST(c12_host_options)
     ck_names("handle_type=None");
     ck_assert_ptr_null(resource);
 
-    resource = resource_with(host_options());
+    resource = resource_with(on_host());
     ck_assert_int_eq(gvmm_resource_device(resource), -1);
     ck_assert(gvmm_resource_is_host_accessible(resource));
     ck_assert(!gvmm_resource_is_device_accessible(resource));
@@ -323,7 +315,7 @@ START_TEST(c12_host_options)
     gvmm_resource_release(resource);
 
     int peer = 0;
-    options = host_options();
+    options = on_host();
     options.peers = &peer;
     options.peer_count = 1;
     resource = resource_with(options);
@@ -441,7 +433,7 @@ END_TEST
 START_TEST(c25_host_memory_needs_no_context)
 {
     ck_cu(cu->cuCtxSetCurrent(NULL));
-    gvmm_resource *resource = resource_with(host_options());
+    gvmm_resource *resource = resource_with(on_host());
     gvmm_buffer *first = create(resource, G), *second = grow(first, 2 * G), *third = grow(second, 5 * G);
     memset((void *)(uintptr_t)gvmm_buffer_address(third), 3, 5 * G);
     ck_assert_int_eq(*(char *)(uintptr_t)gvmm_buffer_address(first), 3);

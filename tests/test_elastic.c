@@ -4,7 +4,7 @@
 
 static gvmm_resource *with_capacity(uint64_t capacity)
 {
-    gvmm_options options = defaults();
+    gvmm_options options = waiting_options();
     options.capacity = capacity;
     return resource_with(options);
 }
@@ -60,7 +60,7 @@ START_TEST(with_memory_ahead_two_calls_are_left)
     atomic_store(&created_in_a_grow, 0);
     atomic_store(&created_elsewhere, 0);
 
-    gvmm_options options = defaults();
+    gvmm_options options = waiting_options();
     options.capacity = (GROWS + 1) * (uint64_t)G;
     options.chunk_size = G;
     options.ahead_count = 2;
@@ -96,7 +96,7 @@ END_TEST
 /* What is made ahead must not be why there is no memory left. */
 START_TEST(memory_ahead_is_given_up_where_the_device_is_full)
 {
-    gvmm_options options = defaults();
+    gvmm_options options = waiting_options();
     options.chunk_size = 2 * G;
     options.ahead_count = 3;
     gvmm_resource *resource = resource_with(options);
@@ -121,7 +121,7 @@ END_TEST
 /* The thread's failures are nobody's: no error, no warning, and the grow makes its memory itself. */
 START_TEST(a_thread_that_gets_no_memory_is_silent)
 {
-    gvmm_options options = defaults();
+    gvmm_options options = waiting_options();
     options.chunk_size = G;
     options.ahead_count = 2;
     ck_ok(gvmm_faults_set(&(gvmm_fault){1, true, "cuMemCreate", CUDA_ERROR_OUT_OF_MEMORY}));
@@ -380,7 +380,7 @@ START_TEST(chunks_have_the_size_that_was_asked_for)
     ck_segment_sizes(buffer, "21");
     regrow(&buffer, 8 * G);
     ck_segment_sizes(buffer, "21221");
-    gvmm_options one_piece = defaults();
+    gvmm_options one_piece = waiting_options();
     gvmm_buffer *larger;
     ck_ok(gvmm_buffer_grow(&larger, buffer, 12 * G, &one_piece)); /* the options of the call hold for what it adds */
     ck_segment_sizes(larger, "212214");
@@ -405,7 +405,7 @@ START_TEST(stripes_alternate_and_growth_goes_on_at_the_right_device)
 {
     if (lacks_second_device("stripes_alternate_and_growth_goes_on_at_the_right_device")) return;
     static const int both[] = {1, 0};
-    gvmm_options options = defaults();
+    gvmm_options options = waiting_options();
     options.chunk_size = 2 * G;
     options.stripe = both;
     options.stripe_count = 2;
@@ -452,7 +452,7 @@ START_TEST(options_that_contradict_each_other)
 {
     static const int both[] = {0, 1}, missing[] = {0, 99};
     gvmm_resource *none = NULL;
-    gvmm_options options = defaults();
+    gvmm_options options = waiting_options();
     options.stripe = both;
     options.stripe_count = 2;
     ck_fails(gvmm_resource_create(&none, 0, &options), GVMM_E_INVALID);
@@ -473,14 +473,14 @@ START_TEST(options_that_contradict_each_other)
     options.stripe_count = 1;
     options.chunk_size = G;
     ck_fails(gvmm_resource_create(&none, 0, &options), GVMM_E_INVALID);
-    options = defaults();
+    options = waiting_options();
     options.ahead_count = 3;
     ck_fails(gvmm_resource_create(&none, 0, &options), GVMM_E_INVALID);
     ck_names("chunk_size");
     options.chunk_size = SIZE_MAX;
     ck_fails(gvmm_resource_create(&none, 0, &options), GVMM_E_INVALID);
     ck_names("chunk_size");
-    options = defaults();
+    options = waiting_options();
     options.tag = GVMM_TAG_ANY;
     ck_fails(gvmm_resource_create(&none, 0, &options), GVMM_E_INVALID);
     ck_names("tag");
@@ -494,7 +494,7 @@ START_TEST(options_of_an_older_header)
     gvmm_resource *resource = NULL;
     gvmm_options options, got;
     memset(&options, 0xff, sizeof options);
-    gvmm_options now = defaults();
+    gvmm_options now = waiting_options();
     memcpy(&options, &now, offsetof(gvmm_options, capacity));
     options.struct_size = offsetof(gvmm_options, capacity);
     ck_ok(gvmm_resource_create(&resource, 0, &options));

@@ -5,8 +5,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static gvmm_options defaults(void) { return waiting_options(); }
-
 static void ck_refused(gvmm_options options, gvmm_result expected, const char *field)
 {
     gvmm_resource *out = NULL;
@@ -19,7 +17,7 @@ START_TEST(bad_options_are_named)
 {
     gvmm_options o;
 #define REFUSED(field, value, expected) \
-    o = defaults(); \
+    o = waiting_options(); \
     o.field = value; \
     ck_refused(o, expected, #field)
     REFUSED(struct_size, 8, GVMM_E_INVALID);
@@ -38,7 +36,7 @@ START_TEST(bad_options_are_named)
     REFUSED(peer_count, 1, GVMM_E_INVALID);
 #undef REFUSED
     int peers[] = {0, 99};
-    o = defaults();
+    o = waiting_options();
     o.peers = peers;
     o.peer_count = 2;
     ck_refused(o, GVMM_E_INVALID, "99");
@@ -89,8 +87,8 @@ START_TEST(missing_capabilities_are_named)
         gvmm_options options;
         const char *names;
     } cases[] = {
-        {1, defaults(), "virtual memory management"},
-        {2, defaults(), "posix_fd"},
+        {1, waiting_options(), "virtual memory management"},
+        {2, waiting_options(), "posix_fd"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         gvmm_resource *out = NULL;
@@ -100,7 +98,7 @@ START_TEST(missing_capabilities_are_named)
         ck_assert_ptr_null(out);
     }
     int peer = 1;
-    gvmm_options o = defaults();
+    gvmm_options o = waiting_options();
     o.peers = &peer;
     o.peer_count = 1;
     fault_call("cuDeviceCanAccessPeer", 1, CUDA_ERROR_UNKNOWN);

@@ -31,7 +31,7 @@ static void ck_event(unsigned i, gvmm_residency what, gvmm_buffer *buffer, int t
 
 START_TEST(the_handler_is_told_before_and_after)
 {
-    gvmm_options options = defaults();
+    gvmm_options options = waiting_options();
     options.tag = 7;
     gvmm_resource *resource = resource_with(options);
     gvmm_buffer *a = create(resource, 2 * G);
@@ -256,7 +256,7 @@ END_TEST
 
 START_TEST(memory_made_ahead_is_given_up_for_a_restore)
 {
-    gvmm_options options = defaults();
+    gvmm_options options = waiting_options();
     options.chunk_size = G;
     options.ahead_count = 2;
     gvmm_resource *resource = resource_with(options);
@@ -278,7 +278,7 @@ END_TEST
 /* Also what another resource has ahead on that device; not what one has on another device. */
 START_TEST(memory_made_ahead_elsewhere_is_given_up_too)
 {
-    gvmm_options options = defaults();
+    gvmm_options options = waiting_options();
     options.chunk_size = G;
     options.ahead_count = 2;
     gvmm_resource *other = resource_with(options), *second = NULL;

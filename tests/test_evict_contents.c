@@ -71,7 +71,7 @@ END_TEST
 
 START_TEST(a_resource_evicts_by_tag)
 {
-    gvmm_options weights = defaults(), cache = defaults();
+    gvmm_options weights = waiting_options(), cache = waiting_options();
     weights.tag = 1;
     cache.tag = 2;
     gvmm_resource *resource = resource_with(weights), *other = resource_with(weights);
@@ -289,7 +289,7 @@ END_TEST
 
 START_TEST(host_memory_can_be_dropped)
 {
-    gvmm_options options = defaults();
+    gvmm_options options = waiting_options();
     options.location = GVMM_LOCATION_HOST;
     options.handle_type = GVMM_HANDLE_NONE;
     gvmm_resource *host = resource_with(options);
@@ -336,7 +336,7 @@ END_TEST
 START_TEST(memory_that_its_device_may_not_write_can_be_kept)
 {
     gvmm_access wanted = _i == 0 ? GVMM_ACCESS_NONE : GVMM_ACCESS_READ;
-    gvmm_options options = defaults();
+    gvmm_options options = waiting_options();
     options.self_access = wanted;
     static const int itself[] = {0};
     if (_i == 2) { /* the later of two entries for a device counts */
@@ -400,7 +400,7 @@ START_TEST(memory_of_several_devices)
     gvmm_buffer_release(both);
 
     static const int devices[] = {0, 1};
-    gvmm_options options = defaults();
+    gvmm_options options = waiting_options();
     options.chunk_size = G;
     options.stripe = devices;
     options.stripe_count = 2;

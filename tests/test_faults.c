@@ -194,12 +194,6 @@ static gvmm_result grow_with_options(scene *s) { return gvmm_buffer_grow(&s->out
 static gvmm_result retain_in_graph(scene *s) { return gvmm_buffer_retain_in_graph(s->input, s->graph); }
 static gvmm_result retain_in_capture(scene *s) { return gvmm_buffer_retain_in_capture(s->input, s->capturing); }
 
-static gvmm_result free_nothing(void *user, uint64_t address, size_t size, gvmm_stream on)
-{
-    (void)user, (void)address, (void)size, (void)on;
-    return GVMM_OK;
-}
-
 static gvmm_result wrap(scene *s) { return gvmm_buffer_wrap(&s->out, plain, 0x1000, G, NULL, free_nothing, NULL); }
 
 static gvmm_result segments(scene *s)

@@ -2,8 +2,6 @@
  * another. On two GPUs, and on simulated machines of up to four with links that the test chooses. */
 #include "watch.h"
 
-static uint64_t address(gvmm_buffer *buffer) { return gvmm_buffer_address(buffer); }
-
 static void replace(gvmm_buffer **buffer, gvmm_buffer *other)
 {
     gvmm_buffer_release(*buffer);

@@ -113,8 +113,6 @@ static void ck_pinned(size_t bytes, size_t pieces)
     ck_assert_uint_eq(counts[GVMM_SIM_REGISTERED], pieces);
 }
 
-static uint64_t address(gvmm_buffer *buffer) { return gvmm_buffer_address(buffer); }
-
 /* Where pieces begin and end. */
 static void write_marks(gvmm_buffer *buffer)
 {
@@ -256,10 +254,7 @@ END_TEST
 
 START_TEST(what_cannot_be_prepared)
 {
-    gvmm_options on_host = waiting_options();
-    on_host.location = GVMM_LOCATION_HOST;
-    on_host.handle_type = GVMM_HANDLE_NONE;
-    gvmm_resource *host = resource_with(on_host);
+    gvmm_resource *host = resource_with(on_host());
     ck_ok(gvmm_resource_prepare_evict(plain, G));
     ck_fails(gvmm_resource_prepare_evict(NULL, G), GVMM_E_INVALID);
     ck_fails(gvmm_resource_prepare_evict(host, G), GVMM_E_UNSUPPORTED);

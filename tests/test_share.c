@@ -371,12 +371,6 @@ END_TEST
 
 /* ---- what cannot be exported ---- */
 
-static gvmm_result free_nothing(void *user, uint64_t address, size_t size, gvmm_stream on)
-{
-    (void)user, (void)address, (void)size, (void)on;
-    return GVMM_OK;
-}
-
 START_TEST(what_cannot_be_exported)
 {
     gvmm_export *e = NULL;
