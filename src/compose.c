@@ -52,13 +52,9 @@ static int by_whole(const void *a, const void *b)
 /* A chain only goes backwards, so what is to be found in it is laid out first. */
 static gvmm_result lay_out(span *s)
 {
-    s->link_count = gvmm__range_count(s->whole);
-    s->links = gvmm__alloc((s->link_count + 1) * sizeof *s->links);
-    if (!s->links) return GVMM_E_NO_HOST_MEMORY;
-    s->owns_links = true;
-    size_t at = s->link_count;
-    for (const range *link = s->whole; link; link = link->before) s->links[--at] = link;
-    return GVMM_OK;
+    s->links = gvmm__range_links(s->whole, &s->link_count);
+    s->owns_links = s->links != NULL;
+    return s->links ? GVMM_OK : GVMM_E_NO_HOST_MEMORY;
 }
 
 /* Each range once, however many pieces are of it. */

@@ -580,6 +580,9 @@ gvmm_result gvmm__range_move(range *tail, const range *from, reservation *where)
 
 /* Links; 0 for NULL. Walks them all. */
 size_t gvmm__range_count(const range *r);
+
+/* The links in address order, to be freed, and their number; NULL, and the failure recorded, if there is no memory. */
+const range **gvmm__range_links(const range *r, size_t *count);
 range *gvmm__range_retain(range *r);
 void gvmm__range_release(range *r);
 
@@ -1040,8 +1043,5 @@ gvmm_result gvmm__importer_begin(importer *out, gvmm_resource *resource, void *b
 gvmm_result gvmm__importer_add(importer *i, const int *fd);
 gvmm_result gvmm__importer_finish(gvmm_buffer **out, importer *i, gvmm_stream stream);
 void gvmm__importer_end(importer *i); /* in every case */
-
-/* The links of a range in address order, and their number; NULL, and the failure recorded, if there is no memory. */
-const range **gvmm__range_links(const range *r, size_t *count);
 
 #endif

@@ -44,6 +44,16 @@ size_t gvmm__range_count(const range *r)
     return count;
 }
 
+const range **gvmm__range_links(const range *r, size_t *count)
+{
+    *count = gvmm__range_count(r);
+    const range **links = gvmm__alloc((*count + 1) * sizeof *links);
+    if (!links) return NULL;
+    size_t at = *count; /* the chain goes from the last to the first */
+    for (; r; r = r->before) links[--at] = r;
+    return links;
+}
+
 range *gvmm__range_retain(range *r)
 {
     ref_retain(&r->refs);

@@ -4,16 +4,6 @@
 
 #include "internal.h"
 
-const range **gvmm__range_links(const range *r, size_t *count)
-{
-    *count = gvmm__range_count(r);
-    const range **links = gvmm__alloc((*count + 1) * sizeof *links);
-    if (!links) return NULL;
-    size_t at = *count; /* the chain goes from the last to the first */
-    for (; r; r = r->before) links[--at] = r;
-    return links;
-}
-
 gvmm_result gvmm_buffer_identities(const gvmm_buffer *buffer, gvmm_identity *list, size_t capacity, size_t *count)
 {
     if (!buffer || !count || (capacity && !list))
