@@ -126,23 +126,6 @@ static gvmm_result collect(memory **list, const span *spans, size_t span_count)
     return GVMM_OK;
 }
 
-static gvmm_result map_all(range **out, memory **list, size_t count, size_t total, reservation *where)
-{
-    range *r = NULL;
-    gvmm__reservation_claim(where, where->base, total); /* cannot fail: nobody else knows it */
-    uint64_t address = where->base;
-    for (size_t i = 0; i < count; i++) {
-        range *longer = NULL;
-        gvmm_result failed = gvmm__range_extend(&longer, r, where, address, list[i]);
-        gvmm__range_release(r);
-        if (failed) return failed;
-        r = longer;
-        address += list[i]->size;
-    }
-    *out = r;
-    return GVMM_OK;
-}
-
 /* A range of all spans in a row. */
 static gvmm_result join(range **out, const gvmm_resource *resource, const span *spans, size_t span_count)
 {
@@ -161,7 +144,10 @@ static gvmm_result join(range **out, const gvmm_resource *resource, const span *
     gvmm_result r = collect(list, spans, span_count);
     if (!r) {
         r = gvmm__reservation_ahead(&where, total, p->capacity, p->addr_align, 0, p->granularity, resource->account);
-        if (!r) r = map_all(out, list, count, total, where);
+        if (!r) {
+            gvmm__reservation_claim(where, where->base, total); /* cannot fail: nobody else knows it */
+            r = gvmm__range_extend_by(out, NULL, where, where->base, list, count);
+        }
         for (size_t i = 0; i < count; i++) gvmm__memory_release(list[i]);
     }
     gvmm__reservation_release(where);

@@ -573,6 +573,10 @@ static inline uint64_t gvmm__range_base(const range *r) { return gvmm__range_end
  * is thought to begin with the reservation. Holds all three. */
 gvmm_result gvmm__range_extend(range **out, range *before, reservation *where, uint64_t address, memory *what);
 
+/* The same with all of a list, in a row. A failure gives back what was claimed. */
+gvmm_result gvmm__range_extend_by(range **out, range *before, reservation *where, uint64_t address, memory **list,
+                                  size_t count);
+
 /* Puts every memory of `from` in front of `tail`, which was made in `where` behind the room for them and is nobody
  * else's. The room has been claimed. After a failure `tail` has some of them in front and is good for releasing
  * only. */

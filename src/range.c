@@ -23,6 +23,30 @@ gvmm_result gvmm__range_extend(range **out, range *before, reservation *where, u
     return r;
 }
 
+gvmm_result gvmm__range_extend_by(range **out, range *before, reservation *where, uint64_t address, memory **list,
+                                  size_t count)
+{
+    range *r = before ? gvmm__range_retain(before) : NULL;
+    gvmm_result failed = GVMM_OK;
+    uint64_t at = address;
+    for (size_t i = 0; i < count; i++) {
+        range *longer;
+        failed = gvmm__range_extend(&longer, r, where, at, list[i]);
+        if (failed) break;
+        gvmm__range_release(r);
+        r = longer;
+        at += list[i]->size;
+    }
+    if (failed) {
+        bool none = r == before;
+        gvmm__range_release(r); /* with the first link the claim goes back */
+        if (none) gvmm__reservation_unclaim(where, address);
+    } else {
+        *out = r;
+    }
+    return failed;
+}
+
 /* From the last link to the first, so that each knows its place before the ones in front of it exist. */
 gvmm_result gvmm__range_move(range *tail, const range *from, reservation *where)
 {

@@ -391,30 +391,6 @@ gvmm_result gvmm__importer_add(importer *i, const int *fd)
 
 /* ---- import: putting it together ---- */
 
-/* What has come, mapped at `address`, which has been claimed, behind `before` (may be NULL). */
-static gvmm_result map_list(range **out, range *before, reservation *where, uint64_t address, const importer *i)
-{
-    range *r = before ? gvmm__range_retain(before) : NULL;
-    gvmm_result failed = GVMM_OK;
-    uint64_t at = address;
-    for (size_t k = 0; k < i->count && !failed; k++) {
-        range *longer;
-        failed = gvmm__range_extend(&longer, r, where, at, i->list[k]);
-        if (failed) break;
-        gvmm__range_release(r);
-        r = longer;
-        at += i->list[k]->size;
-    }
-    if (failed) {
-        bool none = r == before;
-        gvmm__range_release(r); /* with the first link the claim goes back */
-        if (none) gvmm__reservation_unclaim(where, address);
-        return failed;
-    }
-    *out = r;
-    return GVMM_OK;
-}
-
 static gvmm_result map_anew(range **out, const importer *i)
 {
     const placement *p = i->resource->placement;
@@ -425,7 +401,7 @@ static gvmm_result map_anew(range **out, const importer *i)
                                             i->resource->account);
     if (r) return r;
     gvmm__reservation_claim(where, where->base, total); /* cannot fail: nobody else knows it */
-    r = map_list(&tail, NULL, where, where->base + (i->base ? i->base->total : 0), i);
+    r = gvmm__range_extend_by(&tail, NULL, where, where->base + (i->base ? i->base->total : 0), i->list, i->count);
     if (!r && i->base) r = gvmm__range_move(tail, i->base, where);
     gvmm__reservation_release(where);
     if (r) {
@@ -439,7 +415,7 @@ static gvmm_result map_anew(range **out, const importer *i)
 
 static gvmm_result map_behind(range **out, const importer *i, reservation *behind)
 {
-    gvmm_result r = map_list(out, i->base, behind, gvmm__range_end(i->base), i);
+    gvmm_result r = gvmm__range_extend_by(out, i->base, behind, gvmm__range_end(i->base), i->list, i->count);
     if (!r) gvmm__account_add(i->resource->account, STAT_grows_in_place, 1);
     return r;
 }
