@@ -26,9 +26,8 @@ gvmm_result gvmm__reservation_create(reservation **out, size_t size, uint64_t al
     if (!where) return GVMM_E_NO_HOST_MEMORY;
     CUdeviceptr base;
     gvmm_result r = DRIVER(cuMemAddressReserve, &base, size, align, hint, 0);
-    if (r && hint)
-        r = DRIVER(cuMemAddressReserve, &base, size, align, 0,
-                   0); /* some drivers refuse a hint that they cannot follow */
+    bool refused_hint = r && hint; /* as some drivers do with one that they cannot follow */
+    if (refused_hint) r = DRIVER(cuMemAddressReserve, &base, size, align, 0, 0);
     if (r) {
         gvmm__free(where);
         return gvmm__about(r, "reservation", "%zu bytes, alignment %llu", size, (unsigned long long)align);

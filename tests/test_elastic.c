@@ -77,8 +77,8 @@ START_TEST(with_memory_ahead_two_calls_are_left)
         gvmm_buffer *larger = grow(buffer, (i + 1) * G);
         in_a_grow = false;
         gvmm_drain();
-        ck_assert_uint_eq(stats_of(NULL).driver_calls - before,
-                          3); /* map and access here, the next create on the thread */
+        /* map and access here, the next create on the thread */
+        ck_assert_uint_eq(stats_of(NULL).driver_calls - before, 3);
         ck_assert_uint_eq(address(larger), base);
         gvmm_buffer_release(buffer);
         buffer = larger;
@@ -207,8 +207,8 @@ START_TEST(what_is_left_of_the_address_space_is_taken)
         if (cu->cuMemAddressReserve(&taken[count], size, 0, 0, 0) == CUDA_SUCCESS) sizes[count++] = size;
     gvmm_buffer *buffer;
     CUdeviceptr more;
-    bool plenty = cu->cuMemAddressReserve(&more, 1024 * G, 0, 0, 0) ==
-                  CUDA_SUCCESS; /* a sanitizer's machine has other sizes */
+    /* a sanitizer's machine has other sizes */
+    bool plenty = cu->cuMemAddressReserve(&more, 1024 * G, 0, 0, 0) == CUDA_SUCCESS;
     if (plenty) ck_cu(cu->cuMemAddressFree(more, 1024 * G));
     ck_ok(gvmm_buffer_create_with_capacity(&buffer, plain, G, 1024 * (uint64_t)G, NULL));
     uint64_t capacity = gvmm_buffer_capacity(buffer), base = address(buffer);

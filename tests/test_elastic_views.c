@@ -159,8 +159,8 @@ START_TEST(pieces_of_several_devices)
     *(volatile char *)(uintptr_t)(address(all) + 2 * G) = 7; /* the CPU's */
     ck_assert_int_eq(*(volatile char *)(uintptr_t)address(c), 7);
     ck_ok(gvmm_buffer_set_access(all, 0, GVMM_ACCESS_READ_WRITE));
-    write_pattern(address(all), 2 * G,
-                  1); /* one copy from device to host memory crashes the driver: H200, driver 580 */
+    /* one copy from device to host memory crashes the driver: H200, driver 580 */
+    write_pattern(address(all), 2 * G, 1);
     ck_pattern(address(all), 2 * G, 1);
     gvmm_buffer *larger = grow(all, 4 * G);
     ck_pattern(address(larger), 2 * G, 1);

@@ -7,8 +7,8 @@ START_TEST(contents_come_back_as_promised)
 {
     gvmm_contents contents = (gvmm_contents)_i;
     gvmm_resource *resource = with_chunks(3 * G, 0);
-    gvmm_buffer *buffer = create(resource,
-                                 8 * G); /* chunks of 3, 3 and 2: no multiple of what goes to a file at a time */
+    /* chunks of 3, 3 and 2: no multiple of what goes to a file at a time */
+    gvmm_buffer *buffer = create(resource, 8 * G);
     uint64_t base = address(buffer), generation = gvmm_buffer_generation(buffer);
     for (unsigned round = 1; round <= 2; round++) {
         write_pattern(base, 8 * G, round);
@@ -57,8 +57,7 @@ START_TEST(statistics_tell_what_is_gone)
     ck_ok(gvmm_buffer_segments(buffer, after, 4, &count));
     for (int i = 0; i < 4; i++) {
         ck_assert_uint_eq(before[i].address, after[i].address);
-        ck_assert_uint_eq(before[i].memory,
-                          after[i].memory); /* the same memory, as far as gvmm's users are concerned */
+        ck_assert_uint_eq(before[i].memory, after[i].memory); /* the same, as far as gvmm's users are concerned */
     }
     ck_assert_uint_eq(asleep.pinned_bytes, 4 * G);
     gvmm_drain();
