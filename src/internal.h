@@ -657,8 +657,8 @@ uint64_t gvmm__retire_waiting(void);
 /* Marks what the calling thread released and could not be marked then. Costs a load if there is nothing. */
 void gvmm__retire_mark(void);
 
-/* gvmm_drain, but that what other threads have to mark is left to them; and that pinning, unpinning and what is made
- * ahead are not waited for. */
+/* gvmm_drain, but what other threads have to mark is left to them. The second does not wait for pinning, unpinning and
+ * what is made ahead, either. */
 void gvmm__drain(void);
 void gvmm__drain_released(void);
 
@@ -673,7 +673,7 @@ typedef struct reusable {
     struct reusable *older, *newer; /* in a front */
     size_t size;                    /* bytes */
     gvmm_stream stream;             /* as recorded: where its last work is */
-    uint64_t stream_id;             /* its number, 0 if that is not known */
+    uint64_t stream_id;             /* its number. UINT64_MAX: the handle says enough. 0: not known, the same as none */
     CUevent event;                  /* reached when that is done, unless streams outlive the cache; or NULL */
     CUcontext event_context;
 } reusable;
