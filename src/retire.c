@@ -323,18 +323,27 @@ static bool is_empty(void)
     return empty;
 }
 
-/* On the worker. The last thing it does is to count what has gone, so that nobody waits for a driver call that is still
- * to come. */
-static worker_need poll_lanes(void)
+/* How many have gone. */
+static uint64_t clear_lanes(void)
 {
     CUstreamCaptureMode old = CU_STREAM_CAPTURE_MODE_RELAXED;
     uint64_t gone = 0;
-    if (is_empty()) return WORKER_IDLE;
     CUresult status = DRIVER_QUIET(cuThreadExchangeStreamCaptureMode, &old);
     bool over = status == CUDA_ERROR_DEINITIALIZED; /* no captures to harm, and who drains is not to wait for ever */
-    if (status != CUDA_SUCCESS && !over) return WORKER_SOON;
+    if (status != CUDA_SUCCESS && !over) return 0;
     for (size_t i = 0; i < LANES; i++) gone += clear_lane(&lanes[i]);
     if (!over) gvmm__relaxed_leave(old);
+    return gone;
+}
+
+/* On the worker. The last thing it does is to count what has gone, so that nobody waits for a driver call that is still
+ * to come; nor is the driver replaced before that, though what goes may be the last that holds it. */
+static worker_need poll_lanes(void)
+{
+    if (is_empty()) return WORKER_IDLE;
+    gvmm__hold();
+    uint64_t gone = clear_lanes();
+    gvmm__unhold();
     pthread_mutex_lock(&lock);
     marked -= gone;
     atomic_fetch_add(&returned, gone);

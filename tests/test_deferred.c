@@ -564,6 +564,35 @@ START_TEST(a_driver_that_has_shut_down_ends_the_waiting)
 }
 END_TEST
 
+static atomic_bool was_replaceable;
+
+static CUresult exchange_while_held(CUstreamCaptureMode *mode)
+{
+    if (gvmm__on_worker() && !gvmm__held()) atomic_store(&was_replaceable, true);
+    return cu->cuThreadExchangeStreamCaptureMode(mode);
+}
+
+/* The last thing that holds the driver goes on gvmm's thread, which has a call to make after that. */
+START_TEST(the_driver_is_not_replaced_under_the_worker)
+{
+    static gvmm_driver hooked;
+    hooked = *cu;
+    hooked.cuThreadExchangeStreamCaptureMode = exchange_while_held;
+    gvmm_resource_release(deferring);
+    use_driver(&hooked);
+    deferring = resource_with((gvmm_options)GVMM_OPTIONS_INIT);
+    gvmm_buffer *last = on_stream(stream);
+    gvmm_resource_release(plain);
+    gvmm_resource_release(deferring);
+    plain = deferring = NULL;
+    gvmm_buffer_release(last);
+    gvmm_drain();
+    ck_assert(!gvmm__held());
+    ck_assert(!atomic_load(&was_replaceable));
+    plain = resource_with(waiting_options());
+}
+END_TEST
+
 static atomic_bool is_ahead;
 
 /* In place of the C library's: seen from the worker, as if the clock were set back by an hour once it has looked. */
@@ -913,6 +942,7 @@ int main(void)
     tcase_add_test(tests, a_capture_outlasts_a_mode_that_stays);
     tcase_add_test(tests, what_cannot_be_deferred_is_waited_for);
     tcase_add_test(tests, a_driver_that_has_shut_down_ends_the_waiting);
+    tcase_add_test(tests, the_driver_is_not_replaced_under_the_worker);
     tcase_add_test(tests, a_clock_that_is_set_back_holds_nothing_up);
     tcase_add_test(tests, an_allocation_that_finds_no_memory_drains);
     tcase_add_loop_test(tests, an_allocation_that_finds_no_memory_waits_for_the_worker, 0, 3);
