@@ -681,7 +681,7 @@ GVMM_API gvmm_result gvmm_buffer_retain_in_capture(gvmm_buffer *buffer, gvmm_str
 /* Waits until everything that was given up has gone back to the driver: what was released deferred, when the work
  * before it is done; what graphs that are gone had retained, once the driver has said so, which it does some time after
  * the graph's end; pinned host memory that restored contents were kept in. Also for what gvmm makes ahead. Memory that
- * is held by buffers, graphs or a capture in progress is not waited for.
+ * is held by buffers, graphs or a capture in progress is not waited for, nor what other threads give up during the call.
  *
  * What was released while its stream was capturing (or, on the default stream, while a blocking one was) needs an event on
  * that stream once the graph is gone. The thread that released it sees to that with its next call that makes memory or

@@ -608,6 +608,10 @@ uint64_t gvmm__work_waiting(void);
 uint64_t gvmm__work_gives_back(void); /* how many of these give device memory back */
 uint64_t gvmm__work_given_back(void); /* how many have, since the start */
 
+/* Waits for the jobs that are there now, or for those of them that give back; not for what comes meanwhile, of which there
+ * may be no end. The worker runs, and does not call it. */
+void gvmm__work_wait(bool for_giving_back);
+
 /* What the worker looks at besides, between jobs, as it cannot announce itself: nothing there; something was done;
  * nothing was done yet. */
 typedef enum worker_need { WORKER_IDLE, WORKER_AGAIN, WORKER_SOON } worker_need;
@@ -631,8 +635,11 @@ typedef struct retirement {
     device *device;
     void (*done)(struct retirement *self);
     union {
-        struct retirement *next; /* in a lane */
-        job job;                 /* held by a graph */
+        struct { /* in a lane; the first also where it waits to be marked */
+            struct retirement *next;
+            uint64_t number;
+        };
+        job job; /* held by a graph */
     };
     CUevent event; /* reached when the range may go; NULL: not marked yet */
     union {

@@ -28,11 +28,13 @@ typedef struct lane {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows */
 static lane lanes[LANES];
-static uint64_t marked;              /* entries in lanes */
-static retirement *unmarked;         /* those that wait to be marked, in no order */
-static atomic_ullong unmarked_count; /* those, and those that are just being marked; changed with the lock held */
-static atomic_ullong returned;       /* entries that have gone, since the start; likewise */
-static unsigned marking[2], turn;    /* calls that mark what they have taken out: those of this turn, and older ones */
+static uint64_t marked;               /* entries in lanes */
+static uint64_t entered;              /* the number of the last one, since the start; in each lane they grow */
+static uint64_t in_hand = UINT64_MAX; /* the least of those that the worker has taken out and not counted yet */
+static retirement *unmarked;          /* those that wait to be marked, in no order */
+static atomic_ullong unmarked_count;  /* those, and those that are just being marked; changed with the lock held */
+static atomic_ullong returned;        /* entries that have gone, since the start; likewise */
+static unsigned marking[2], turn;     /* calls that mark what they have taken out: those of this turn, and older ones */
 static pthread_cond_t marking_over = PTHREAD_COND_INITIALIZER; /* one of these */
 static _Thread_local unsigned marks_here; /* such calls of this thread, whose handler may call gvmm */
 
@@ -119,6 +121,7 @@ static void enqueue(retirement *r)
     if (!l->first) *l = (lane){.last = &l->first};
     else if (!is_of_stream_of(r, l->first)) l->shared = true;
     r->next = NULL;
+    r->number = ++entered;
     *l->last = r;
     l->last = &r->next;
     marked++;
@@ -291,6 +294,7 @@ static void take_out(lane *l, retirement *before, retirement *r)
     pthread_mutex_lock(&lock);
     *(before ? &before->next : &l->first) = r->next;
     if (!r->next) l->last = before ? &before->next : &l->first;
+    if (r->number < in_hand) in_hand = r->number;
     pthread_mutex_unlock(&lock);
 }
 
@@ -346,6 +350,7 @@ static worker_need poll_lanes(void)
     gvmm__unhold();
     pthread_mutex_lock(&lock);
     marked -= gone;
+    in_hand = UINT64_MAX;
     atomic_fetch_add(&returned, gone);
     pthread_mutex_unlock(&lock);
     return is_empty() ? WORKER_IDLE : gone ? WORKER_AGAIN : WORKER_SOON;
@@ -371,30 +376,48 @@ static bool has_worker(void)
     return has;
 }
 
-/* Waits for jobs of the worker's, and for what waits for an event. What waits for the end of a capture is not waited
- * for: that may be the caller's own. Nor is anything if there is no thread that could do it. */
-static void drain(uint64_t (*jobs)(void), bool of_all_threads)
+static uint64_t last_number(void)
 {
-    bool all_seen = !of_all_threads; /* nor is there what another thread has taken out to mark it */
-    while (!gvmm__on_worker() && !gvmm__in_child() && (gvmm__retire_waiting() || jobs()) && has_worker()) {
-        uint64_t seen = gvmm__worker_progress();
-        bool no_jobs = jobs() == 0; /* they may leave something to be marked */
-        mark_unmarked(of_all_threads);
-        if (!no_jobs || !is_empty()) {
-            gvmm__worker_wait_past(seen);
-            all_seen = !of_all_threads;
-        } else if (all_seen) {
-            return;
-        } else {
-            wait_for_marking();
-            all_seen = true;
-        }
-    }
+    pthread_mutex_lock(&lock);
+    uint64_t n = entered;
+    pthread_mutex_unlock(&lock);
+    return n;
 }
 
-void gvmm_drain(void) { drain(gvmm__work_waiting, true); }
-void gvmm__drain(void) { drain(gvmm__work_waiting, false); }
-void gvmm__drain_released(void) { drain(gvmm__work_gives_back, false); }
+/* Has one that came with that number, or before, not gone yet? */
+static bool waits_up_to(uint64_t number)
+{
+    pthread_mutex_lock(&lock);
+    bool any = in_hand <= number;
+    for (size_t i = 0; i < LANES && !any; i++) any = lanes[i].first && lanes[i].first->number <= number;
+    pthread_mutex_unlock(&lock);
+    return any;
+}
+
+static void wait_for_lanes(void)
+{
+    uint64_t until = last_number(), seen;
+    while (seen = gvmm__worker_progress(), waits_up_to(until)) gvmm__worker_wait_past(seen);
+}
+
+/* Waits for what there is now: jobs of the worker's, and what waits for an event. Threads that go on to release could keep it
+ * for ever if it waited until there is nothing. What waits for the end of a capture is not waited for: that may be the
+ * caller's own. Nor is anything if there is no thread that could do it. */
+static void drain(bool only_released, bool of_all_threads)
+{
+    if (gvmm__on_worker() || gvmm__in_child()) return;
+    bool any = gvmm__retire_waiting() || (only_released ? gvmm__work_gives_back() : gvmm__work_waiting());
+    if (!any || !has_worker()) return;
+    gvmm__work_wait(only_released);         /* they may leave something to be marked */
+    if (of_all_threads) wait_for_marking(); /* what another thread has taken out for that it may put back */
+    mark_unmarked(of_all_threads);
+    wait_for_lanes();
+    gvmm__work_wait(only_released); /* what has gone may have left something to do */
+}
+
+void gvmm_drain(void) { drain(false, true); }
+void gvmm__drain(void) { drain(false, false); }
+void gvmm__drain_released(void) { drain(true, false); }
 
 static void tell_worker(void) { gvmm__worker_poll(poll_lanes); }
 

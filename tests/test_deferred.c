@@ -696,6 +696,165 @@ START_TEST(many_threads_release)
 }
 END_TEST
 
+static atomic_bool is_drained, goes_on;
+static gvmm_stream in_turn[2];
+
+/* On two streams in turn, so that there is always one that waits. */
+static void *release_until_drained(void *context)
+{
+    gate *before = NULL;
+    ck_cu(cu->cuCtxSetCurrent(context));
+    for (unsigned i = 0; !atomic_load(&is_drained); i++) {
+        gvmm_buffer *buffer = on_stream(in_turn[i % 2]);
+        gate *g = gate_on(in_turn[i % 2]);
+        gvmm_buffer_release(buffer);
+        if (before) gate_end(before);
+        before = g;
+        atomic_store(&goes_on, true);
+    }
+    gate_end(before);
+    return NULL;
+}
+
+/* A drain, and so an allocation that finds no memory, waits for what there is, and not until all threads pause. */
+START_TEST(a_drain_ends_while_others_go_on_releasing)
+{
+    pthread_t other;
+    CUcontext context;
+    ck_cu(cu->cuCtxGetCurrent(&context));
+    for (int i = 0; i < 2; i++) in_turn[i] = new_stream(CU_STREAM_NON_BLOCKING);
+    atomic_store(&is_drained, false);
+    atomic_store(&goes_on, false);
+    ck_assert_int_eq(pthread_create(&other, NULL, release_until_drained, context), 0);
+    while (!atomic_load(&goes_on)) sched_yield();
+    if (_i == 0) gvmm_drain();
+    else if (_i == 1) gvmm__drain();
+    else gvmm__drain_released();
+    atomic_store(&is_drained, true);
+    pthread_join(other, NULL);
+    for (int i = 0; i < 2; i++) ck_cu(cu->cuStreamDestroy(in_turn[i]));
+    ck_no_warnings();
+}
+END_TEST
+
+static job turns[2];
+
+static void hand_the_other_over(job *self)
+{
+    if (!atomic_load(&is_drained)) gvmm__work(&turns[self == &turns[0]]);
+}
+
+START_TEST(a_drain_ends_while_gvmms_thread_has_more_to_do)
+{
+    atomic_store(&is_drained, false);
+    for (int i = 0; i < 2; i++) turns[i] = (job){.run = hand_the_other_over, .gives_back = _i == 1};
+    ck_ok(gvmm__worker_start());
+    gvmm__work(&turns[0]);
+    if (_i == 0) gvmm_drain();
+    else gvmm__drain_released();
+    atomic_store(&is_drained, true);
+    while (gvmm__work_waiting()) sched_yield();
+}
+END_TEST
+
+static atomic_int times;
+
+static void go_on_five_times(job *self)
+{
+    for (int i = 0; i < 50; i++) sched_yield();
+    if (atomic_fetch_add(&times, 1) < 4) gvmm__work(self);
+}
+
+/* What is done in pieces is waited for to its end. */
+START_TEST(a_drain_waits_for_what_goes_on)
+{
+    job in_pieces = {.run = go_on_five_times};
+    atomic_store(&times, 0);
+    ck_ok(gvmm__worker_start());
+    gvmm__work(&in_pieces);
+    gvmm_drain();
+    ck_assert_int_eq(atomic_load(&times), 5);
+}
+END_TEST
+
+/* On gvmm's thread: until a drain is most likely waiting for it. */
+static void take_a_while(void)
+{
+    while (!atomic_load(&is_about_to_drain)) sched_yield();
+    for (int i = 0; i < 2000; i++) sched_yield();
+}
+
+static atomic_bool is_at_it;
+
+static CUresult unmap_slowly(CUdeviceptr address, size_t size)
+{
+    atomic_store(&is_at_it, true);
+    if (gvmm__on_worker()) take_a_while();
+    return cu->cuMemUnmap(address, size);
+}
+
+static void be_slow(job *self)
+{
+    (void)self;
+    take_a_while();
+}
+
+/* On its way: just being given back; handed over behind something else, by a graph, to be marked. */
+START_TEST(a_drain_waits_for_what_is_on_its_way)
+{
+    static gvmm_driver hooked;
+    job before = {.run = be_slow};
+    hooked = *cu;
+    if (_i == 0) hooked.cuMemUnmap = unmap_slowly;
+    gvmm_resource_release(deferring);
+    use_driver(&hooked);
+    deferring = resource_with((gvmm_options)GVMM_OPTIONS_INIT);
+    gvmm_buffer *buffer = on_stream(stream);
+    uint64_t address = gvmm_buffer_address(buffer);
+    atomic_store(&is_about_to_drain, false);
+    if (_i == 0) {
+        atomic_store(&is_at_it, false);
+        gvmm_buffer_release(buffer);
+        while (!atomic_load(&is_at_it)) sched_yield();
+    } else {
+        CUgraph graph;
+        ck_ok(gvmm__worker_start());
+        gvmm__work(&before);
+        ck_cu(cu->cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+        gvmm_buffer_release(buffer);
+        ck_capture_ends(stream, &graph);
+        ck_cu(cu->cuGraphDestroy(graph));
+    }
+    atomic_store(&is_about_to_drain, true);
+    gvmm_drain();
+    ck_released(address, G);
+    ck_assert_uint_eq(waiting(), 0);
+    gvmm_resource_release(deferring);
+    deferring = NULL;
+    gvmm_drain();
+    use_driver(gvmm_faults_over(cu));
+    ck_no_warnings();
+}
+END_TEST
+
+/* The resource ends with what has gone, and leaves gvmm's thread more to do. */
+START_TEST(a_drain_waits_for_what_that_leaves)
+{
+    for (int i = 0; i < 20; i++) {
+        gvmm_resource *one = resource_with((gvmm_options)GVMM_OPTIONS_INIT);
+        gvmm_buffer *buffer;
+        ck_ok(gvmm_resource_prepare_evict(one, G));
+        ck_ok(gvmm_buffer_create(&buffer, one, G, stream));
+        gvmm_resource_release(one);
+        gate *g = gate_on(stream);
+        gvmm_buffer_release(buffer);
+        gate_end(g);
+        gvmm_drain();
+        ck_assert_uint_eq(waiting(), 0);
+    }
+}
+END_TEST
+
 static void drain_in_handler(void *user, const gvmm_error *error)
 {
     (void)error;
@@ -948,6 +1107,11 @@ int main(void)
     tcase_add_loop_test(tests, an_allocation_that_finds_no_memory_waits_for_the_worker, 0, 3);
     tcase_add_test(tests, a_restore_that_finds_no_memory_drains);
     tcase_add_test(tests, what_came_back_since_the_attempt_is_room);
+    tcase_add_loop_test(tests, a_drain_ends_while_others_go_on_releasing, 0, 3);
+    tcase_add_loop_test(tests, a_drain_ends_while_gvmms_thread_has_more_to_do, 0, 2);
+    tcase_add_test(tests, a_drain_waits_for_what_goes_on);
+    tcase_add_loop_test(tests, a_drain_waits_for_what_is_on_its_way, 0, 2);
+    tcase_add_test(tests, a_drain_waits_for_what_that_leaves);
     tcase_add_test(tests, a_warning_handler_may_drain);
     tcase_add_test(tests, a_warning_handler_may_drain_while_its_thread_marks);
     tcase_add_test(tests, a_wrapped_buffer_is_closed_at_once);
