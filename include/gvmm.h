@@ -305,7 +305,8 @@ GVMM_API gvmm_result gvmm_buffer_grow(gvmm_buffer **out, gvmm_buffer *buffer, si
  *          GVMM_E_INVALID      buffer is NULL
  *          Else the memory is given up in every case, even if the wait fails; that and failures of giving back are
  *          warnings.
- * Threads  any. Closing a buffer while another thread grows it is a mistake, but only defers the release.
+ * Threads  any, but not in a host function, where the driver can neither wait nor give back. Closing a buffer while another
+ *          thread grows it is a mistake, but only defers the release.
  * Capture  harms none: it waits in relaxed capture mode. Where waiting for a default stream would end a capture that a
  *          blocking stream of the device has in progress, it gives up the memory without the wait, with one warning. */
 GVMM_API gvmm_result gvmm_buffer_close(gvmm_buffer *buffer, gvmm_stream stream);
@@ -320,6 +321,8 @@ GVMM_API gvmm_result gvmm_buffer_close(gvmm_buffer *buffer, gvmm_stream stream);
  *          A wrapped buffer is closed as by gvmm_buffer_close, with its waiting and its refusal.
  * Owns     memory that has not gone back counts as used; gvmm_drain waits for it, and an allocation that finds none
  *          waits for it once.
+ * Threads  any. In a host function, where the driver answers no question, it is left to gvmm_drain in another thread, and
+ *          the stream must live until then.
  * Capture  harms none, and does not refuse. While the stream is capturing, the graph that it captures into holds the
  *          memory, as by gvmm_buffer_retain_in_capture, and the stream must live until that graph and all of its
  *          launches are gone and the memory has gone back. While waiting for the default stream would end a capture,

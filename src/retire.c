@@ -1,7 +1,7 @@
 /* Deferred release: ranges that are given back when the work before them is done, without anybody waiting for it.
  *
  * A range comes with the stream whose work may still use it. An event of ours is recorded there, and the worker gives
- * the range back when the event is reached; after the record the stream may be destroyed. Three cases cannot be marked
+ * the range back when the event is reached; after the record the stream may be destroyed. Four cases cannot be marked
  * by an event now:
  *
  *   the stream is capturing         what it captures may use the memory at every launch: the graph under capture holds
@@ -9,9 +9,11 @@
  *                                   waited for (so here it must live on)
  *   the default stream, while a     every call on it but the question would end that capture
  *   blocking stream captures
+ *   in a host function no call is   as before
+ *   allowed
  *   no event can be had             wait here after all
  *
- * The first two are marked later, but not by the worker: a graph, also the one under capture, is for one thread at a
+ * The first three are marked later, but not by the worker: a graph, also the one under capture, is for one thread at a
  * time, and the worker's records crashed the driver where other threads captured a lot (docs/capture.md). So the thread
  * that released them does it, at its next call that makes memory, retires some, or drains.
  *
@@ -58,10 +60,18 @@ static bool is_of_stream_of(const retirement *r, const retirement *other)
     return r->stream == other->stream && r->device->primary == other->device->primary;
 }
 
+/* A host function, say: every call is refused, that which gives back too. */
+static bool is_forbidden_here(void)
+{
+    CUcontext current;
+    return DRIVER_QUIET(cuCtxGetCurrent, &current) == CUDA_ERROR_NOT_PERMITTED;
+}
+
 /* Where no event can be had only waiting is left, but not if that would end a capture: the memory would go without the
- * wait. It is asked again later. */
+ * wait. It is asked again later, by another thread where this one may ask nothing. */
 static stream_mark without_event(const retirement *r)
 {
+    if (is_forbidden_here()) return MARK_LATER;
     if (!gvmm__stream_must_not_wait(r->stream, r->device)) return MARK_FAILED;
     return gvmm__stream_is_default(r->stream) ? MARK_LATER : MARK_CAPTURING;
 }
@@ -428,17 +438,31 @@ static bool start(void)
     return gvmm__worker_start() == GVMM_OK;
 }
 
+/* On the worker. */
+static void give_back_job(job *self) { give_back((retirement *)((char *)self - offsetof(retirement, job))); }
+
+static void give_back_now(retirement *r)
+{
+    if (!is_forbidden_here()) {
+        give_back(r);
+    } else {
+        (void)start(); /* else a drain does */
+        r->job = (job){.run = give_back_job, .gives_back = true};
+        gvmm__work(&r->job);
+    }
+}
+
 void gvmm__retire(retirement *r)
 {
     if (gvmm__stream_is_default(r->stream) && r->device->ordinal < 0) { /* nothing to wait for */
-        give_back(r);
+        give_back_now(r);
         return;
     }
     if (!r->event) r->thread = thread_number();
     gvmm__retire_mark();
     CUstreamCaptureMode old = CU_STREAM_CAPTURE_MODE_RELAXED;
     bool relaxed = DRIVER_QUIET(cuThreadExchangeStreamCaptureMode, &old) == CUDA_SUCCESS;
-    bool can = start() && relaxed;
+    bool can = start() && (relaxed || is_forbidden_here());
     stream_mark m = r->event ? (can ? MARK_SET : MARK_FAILED) : can ? try_to_mark(r) : without_event(r);
     bool on_its_way = (m == MARK_CAPTURING && hold_by_capture(r)) || mark_or_remember(r, m);
     if (!on_its_way) wait_and_give_back(r);

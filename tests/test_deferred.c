@@ -672,6 +672,58 @@ START_TEST(host_memory_has_nothing_to_wait_for)
 }
 END_TEST
 
+static void release_buffer(void *buffer) { gvmm_buffer_release(buffer); }
+
+/* Where every driver call is refused nothing can be asked, recorded or given back. Another thread sees to it. */
+START_TEST(what_a_host_function_releases_is_not_lost)
+{
+    gvmm_options options = GVMM_OPTIONS_INIT;
+    if (_i == 1) options.reuse_limit = G;
+    if (_i == 2) options.location = GVMM_LOCATION_HOST;
+    if (_i == 2) options.handle_type = GVMM_HANDLE_NONE;
+    gvmm_resource *resource = resource_with(options);
+    gvmm_buffer *first = NULL, *second = NULL;
+    ck_ok(gvmm_buffer_create(&first, resource, G, _i == 2 ? NULL : stream));
+    ck_ok(gvmm_buffer_create(&second, resource, G, _i == 2 ? NULL : stream));
+    uint64_t at_first = gvmm_buffer_address(first), at_second = gvmm_buffer_address(second);
+    ck_cu(cu->cuLaunchHostFunc(stream, release_buffer, first));
+    ck_cu(cu->cuLaunchHostFunc(stream, release_buffer, second));
+    ck_cu(cu->cuStreamSynchronize(stream));
+    gvmm_resource_release(resource);
+    gvmm_drain();
+    ck_released(at_first, G);
+    ck_released(at_second, G);
+    ck_no_warnings();
+}
+END_TEST
+
+static gvmm_resource *to_trim;
+
+static void trim(void *unused)
+{
+    (void)unused;
+    gvmm_resource_trim(to_trim, 0);
+}
+
+/* What was kept has its event. */
+START_TEST(what_a_host_function_trims_goes)
+{
+    gvmm_options options = GVMM_OPTIONS_INIT;
+    options.reuse_limit = G;
+    gvmm_buffer *buffer;
+    to_trim = resource_with(options);
+    ck_ok(gvmm_buffer_create(&buffer, to_trim, G, stream));
+    uint64_t address = gvmm_buffer_address(buffer);
+    gvmm_buffer_release(buffer);
+    ck_cu(cu->cuLaunchHostFunc(stream, trim, NULL));
+    ck_cu(cu->cuStreamSynchronize(stream));
+    while (waiting()) sched_yield();
+    ck_released(address, G);
+    gvmm_resource_release(to_trim);
+    ck_no_warnings();
+}
+END_TEST
+
 static void *release_many(void *s)
 {
     for (int i = 0; i < 200; i++) {
@@ -1117,6 +1169,8 @@ int main(void)
     tcase_add_test(tests, a_wrapped_buffer_is_closed_at_once);
     tcase_add_test(tests, many_releases_in_flight);
     tcase_add_test(tests, host_memory_has_nothing_to_wait_for);
+    tcase_add_loop_test(tests, what_a_host_function_releases_is_not_lost, 0, 3);
+    tcase_add_test(tests, what_a_host_function_trims_goes);
     tcase_add_test(tests, many_threads_release);
     tcase_add_test(tests, an_evict_leaves_released_memory_to_its_work);
     return run_suites(suite, NULL);
