@@ -55,6 +55,7 @@ static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER; /* guards what foll
 static reuse *all;
 static uint64_t last_serial;
 static pthread_key_t at_thread_end;
+static bool has_key; /* a process has 1024 */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static _Thread_local front *mine;
 
@@ -175,7 +176,8 @@ static front *get_front(reuse *u)
     if (!f) return NULL;
     f->next_of_thread = mine;
     mine = f;
-    pthread_setspecific(at_thread_end, f); /* so that thread_ends is called; if it cannot be, the front stays */
+    if (has_key)
+        pthread_setspecific(at_thread_end, f); /* so that thread_ends is called; if it cannot be, the front stays */
     return f;
 }
 
@@ -516,7 +518,7 @@ bool gvmm__reuse_trim_all(void)
 
 /* ---- beginning and end ---- */
 
-static void start(void) { pthread_key_create(&at_thread_end, thread_ends); }
+static void start(void) { has_key = pthread_key_create(&at_thread_end, thread_ends) == 0; }
 
 gvmm_result gvmm__reuse_create(reuse **out, device *d, size_t limit, bool streams_outlive, void (*drop)(reusable *))
 {

@@ -2,6 +2,7 @@
  * host function at a gate. */
 #include "support.h"
 
+#include <limits.h>
 #include <semaphore.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -789,6 +790,40 @@ START_TEST(a_drain_ends_while_others_go_on_releasing)
 }
 END_TEST
 
+/* A process has a limited number of keys for what is a thread's own. Without one of its own gvmm takes nobody else's, and
+ * does its work. */
+START_TEST(without_a_key_nobody_elses_is_taken)
+{
+    static pthread_key_t keys[PTHREAD_KEYS_MAX];
+    static char values[PTHREAD_KEYS_MAX];
+    size_t count = 0;
+    uint64_t block;
+    gvmm_options options = GVMM_OPTIONS_INIT;
+    options.reuse_limit = G;
+    const void *first = pthread_getspecific(0);
+    while (count < PTHREAD_KEYS_MAX && pthread_key_create(&keys[count], NULL) == 0) count++;
+    for (size_t i = 0; i < count; i++) ck_assert_int_eq(pthread_setspecific(keys[i], &values[i]), 0);
+    if (count && keys[0] == 0) first = &values[0];
+    gvmm_resource *keeping = resource_with(options);
+    gvmm_pool *pool;
+    ck_ok(gvmm_pool_create(&pool, keeping, NULL));
+    ck_ok(gvmm_pool_malloc(&block, pool, 512, stream));
+    ck_ok(gvmm_pool_free(pool, block, stream));
+    gvmm_buffer_release(create(keeping, G));
+    gvmm_buffer_release(create(keeping, G));
+    gvmm_stats stats;
+    gvmm_get_stats(keeping, &stats);
+    ck_assert_uint_eq(stats.reused, 1);
+    gvmm_pool_release(pool);
+    gvmm_resource_release(keeping);
+    ck_assert_ptr_eq(pthread_getspecific(0), first);
+    for (size_t i = 0; i < count; i++) {
+        ck_assert_ptr_eq(pthread_getspecific(keys[i]), &values[i]);
+        pthread_key_delete(keys[i]);
+    }
+}
+END_TEST
+
 static job turns[2];
 
 static void hand_the_other_over(job *self)
@@ -1159,6 +1194,7 @@ int main(void)
     tcase_add_loop_test(tests, an_allocation_that_finds_no_memory_waits_for_the_worker, 0, 3);
     tcase_add_test(tests, a_restore_that_finds_no_memory_drains);
     tcase_add_test(tests, what_came_back_since_the_attempt_is_room);
+    tcase_add_test(tests, without_a_key_nobody_elses_is_taken);
     tcase_add_loop_test(tests, a_drain_ends_while_others_go_on_releasing, 0, 3);
     tcase_add_loop_test(tests, a_drain_ends_while_gvmms_thread_has_more_to_do, 0, 2);
     tcase_add_test(tests, a_drain_waits_for_what_goes_on);
