@@ -18,10 +18,10 @@
  * that released them does it, at its next call that makes memory, retires some, or drains.
  *
  * Entries of a stream are reached in order, so they queue up in lanes, by their stream, and of each stream only the
- * first is asked about. */
+ * first is asked about. What comes out of a cache has the event that it had there, and so lanes of its own. */
 #include "internal.h"
 
-enum { LANES = 64 };
+enum { LANES = 2 * 64 };
 
 typedef struct lane {
     retirement *first, **last;
@@ -49,10 +49,10 @@ static uint64_t thread_number(void)
     return number;
 }
 
-static lane *lane_of(const retirement *r)
+static lane *lane_of(const retirement *r, bool was_kept)
 {
     uint64_t key = ((uint64_t)(uintptr_t)r->stream ^ (uint64_t)(uintptr_t)r->device->primary) * 0x9e3779b97f4a7c15u;
-    return &lanes[key >> 58]; /* the top 6 bits */
+    return &lanes[2 * (key >> 58) + was_kept]; /* the top 6 bits */
 }
 
 static bool is_of_stream_of(const retirement *r, const retirement *other)
@@ -124,10 +124,10 @@ static void wait_and_give_back(retirement *r)
     give_back(r);
 }
 
-static void enqueue(retirement *r)
+static void enqueue(retirement *r, bool was_kept)
 {
     pthread_mutex_lock(&lock);
-    lane *l = lane_of(r);
+    lane *l = lane_of(r, was_kept);
     if (!l->first) *l = (lane){.last = &l->first};
     else if (!is_of_stream_of(r, l->first)) l->shared = true;
     r->next = NULL;
@@ -151,10 +151,10 @@ static void remember(retirement *r)
 }
 
 /* False if only waiting is left. */
-static bool mark_or_remember(retirement *r, stream_mark m)
+static bool mark_or_remember(retirement *r, stream_mark m, bool was_kept)
 {
     if (m == MARK_FAILED) return false;
-    if (m == MARK_SET) enqueue(r);
+    if (m == MARK_SET) enqueue(r, was_kept);
     else remember(r);
     return true;
 }
@@ -183,7 +183,7 @@ static bool mark_now(retirement *r)
 {
     stream_mark m = try_to_mark(r);
     if (m != MARK_SET && m != MARK_FAILED) return false;
-    if (m == MARK_SET) enqueue(r);
+    if (m == MARK_SET) enqueue(r, false);
     else wait_and_give_back(r);
     pthread_mutex_lock(&lock);
     atomic_fetch_sub(&unmarked_count, 1);
@@ -458,13 +458,14 @@ void gvmm__retire(retirement *r)
         give_back_now(r);
         return;
     }
-    if (!r->event) r->thread = thread_number();
+    bool was_kept = r->event;
+    if (!was_kept) r->thread = thread_number();
     gvmm__retire_mark();
     CUstreamCaptureMode old = CU_STREAM_CAPTURE_MODE_RELAXED;
     bool relaxed = DRIVER_QUIET(cuThreadExchangeStreamCaptureMode, &old) == CUDA_SUCCESS;
     bool can = start() && (relaxed || is_forbidden_here());
-    stream_mark m = r->event ? (can ? MARK_SET : MARK_FAILED) : can ? try_to_mark(r) : without_event(r);
-    bool on_its_way = (m == MARK_CAPTURING && hold_by_capture(r)) || mark_or_remember(r, m);
+    stream_mark m = was_kept ? (can ? MARK_SET : MARK_FAILED) : can ? try_to_mark(r) : without_event(r);
+    bool on_its_way = (m == MARK_CAPTURING && hold_by_capture(r)) || mark_or_remember(r, m, was_kept);
     if (!on_its_way) wait_and_give_back(r);
     if (relaxed) gvmm__relaxed_leave(old);
 }

@@ -402,18 +402,23 @@ static reusable *take_oldest(reuse *u, front *f)
     return e;
 }
 
-static void empty_front(reuse *u, front *f, size_t most, reusable **victims)
+/* Where the next one goes. */
+static reusable **empty_front(reuse *u, front *f, size_t most, reusable **end)
 {
-    for (reusable *e; u->granted > most && (e = take_oldest(u, f)); *victims = e) e->next = *victims;
+    for (reusable *e; u->granted > most && (e = take_oldest(u, f)); end = &e->next) {
+        *end = e;
+        e->next = NULL;
+    }
+    return end;
 }
 
 /* Brings what is granted down to `most`, at the cost of `first`'s oldest entries, then of others'. What has to go is
- * added to `victims`. */
+ * listed in `victims`, the oldest of a front first: their work is done in that order. */
 static void bring_down(reuse *u, size_t most, front *first, reusable **victims)
 {
     if (u->granted > most) take_back_quotas(u);
-    if (first) empty_front(u, first, most, victims);
-    for (front *f = u->fronts; f; f = f->next) empty_front(u, f, most, victims);
+    if (first) victims = empty_front(u, first, most, victims);
+    for (front *f = u->fronts; f; f = f->next) victims = empty_front(u, f, most, victims);
 }
 
 static void keep(front *f, reusable *e)

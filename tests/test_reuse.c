@@ -465,6 +465,34 @@ START_TEST(trimming_gives_up_the_oldest)
 }
 END_TEST
 
+/* Beside a newer one of `size` bytes, behind work that is not done. */
+static void ck_goes_before(size_t size, size_t trimmed)
+{
+    gvmm_buffer *a = make(G, stream), *b = make(size, stream);
+    uint64_t at_a = gvmm_buffer_address(a), at_b = gvmm_buffer_address(b);
+    gvmm_stats now;
+    gvmm_buffer_release(a);
+    gate *g = gate_on(stream);
+    gvmm_buffer_release(b);
+    ck_assert_uint_eq(gvmm_resource_trim(keeping, 0), trimmed);
+    do { /* Check's timeout bounds it */
+        sched_yield();
+        gvmm_get_stats(NULL, &now);
+    } while (now.releases_waiting > 1);
+    ck_released(at_a, G);
+    ck_mapped(at_b);
+    gate_end(g);
+    gvmm_drain();
+}
+
+/* What is trimmed goes when the work before it is done, whatever the stream is about since. */
+START_TEST(what_is_trimmed_waits_for_its_own_work)
+{
+    ck_goes_before(G, 2 * G);
+    ck_goes_before((LIMIT + 1) * G, G); /* which is not kept */
+}
+END_TEST
+
 START_TEST(the_limit_can_be_changed)
 {
     gvmm_buffer *list[3];
@@ -1123,7 +1151,7 @@ int main(void)
     Suite *suite = suite_create("reuse");
     const struct {
         const char *name;
-        const TTest *tests[16];
+        const TTest *tests[20]; /* the rest are NULL */
     } cases[] = {
         {"streams",
          {the_same_stream_has_it_at_once, where_streams_outlive_nothing_is_recorded, another_stream_waits,
@@ -1136,9 +1164,10 @@ int main(void)
         {"kept",
          {what_others_show_is_not_kept, what_was_changed_is_not_kept, what_waited_is_not_kept,
           a_range_of_chunks_is_kept_whole, a_capacity_comes_back_with_it, the_oldest_goes_at_the_limit,
-          trimming_gives_up_the_oldest, the_limit_can_be_changed, all_goes_with_the_last_user,
-          an_evicted_resource_keeps_nothing, evicted_memory_is_not_kept, the_last_user_can_come_again,
-          kept_memory_makes_room, kept_memory_makes_room_for_a_restore, kept_memory_makes_room_beside_a_capture}},
+          trimming_gives_up_the_oldest, what_is_trimmed_waits_for_its_own_work, the_limit_can_be_changed,
+          all_goes_with_the_last_user, an_evicted_resource_keeps_nothing, evicted_memory_is_not_kept,
+          the_last_user_can_come_again, kept_memory_makes_room, kept_memory_makes_room_for_a_restore,
+          kept_memory_makes_room_beside_a_capture}},
         {"figures and threads",
          {contents_stay_unless_asked_for, the_figures_know, every_driver_call_is_counted, threads_share_it,
           what_one_thread_releases_another_is_given}},
