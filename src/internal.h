@@ -87,7 +87,7 @@ void gvmm__pages_put(void *pages, size_t size);
 /* Bytes that the machine and the process's control group have left; UINT64_MAX if they do not say. */
 uint64_t gvmm__host_available(void);
 
-/* A thread of ours for a while; false if it cannot be had, and nothing is recorded. */
+/* A thread of ours, which no signal of the program's goes to; false if it cannot be had, and nothing is recorded. */
 bool gvmm__thread_start(pthread_t *out, void *(*run)(void *), void *data);
 
 /* Set by the fault wrapper: true makes the next allocation fail; getting and filling pages, starting threads and

@@ -4,6 +4,7 @@
 
 #include <limits.h>
 #include <semaphore.h>
+#include <signal.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -824,6 +825,31 @@ START_TEST(without_a_key_nobody_elses_is_taken)
 }
 END_TEST
 
+typedef struct asking {
+    job job;
+    sigset_t mask;
+} asking;
+
+static void ask_mask(job *self) { pthread_sigmask(SIG_BLOCK, NULL, &((asking *)self)->mask); }
+
+/* A signal that the program blocks in its threads would end it there; one that it handles is not to run on a stranger. A
+ * crash is told as ever. */
+START_TEST(no_signal_goes_to_gvmms_thread)
+{
+    asking a = {.job = {.run = ask_mask}};
+    sigset_t before, after;
+    pthread_sigmask(SIG_BLOCK, NULL, &before);
+    ck_ok(gvmm__worker_start());
+    pthread_sigmask(SIG_BLOCK, NULL, &after);
+    gvmm__work(&a.job);
+    gvmm_drain();
+    for (int signal = 1; signal < 32; signal++)
+        ck_assert_int_eq(sigismember(&before, signal), sigismember(&after, signal));
+    ck_assert(sigismember(&a.mask, SIGTERM) && sigismember(&a.mask, SIGINT) && sigismember(&a.mask, SIGUSR1));
+    ck_assert(!sigismember(&a.mask, SIGSEGV) && !sigismember(&a.mask, SIGABRT));
+}
+END_TEST
+
 static job turns[2];
 
 static void hand_the_other_over(job *self)
@@ -1195,6 +1221,7 @@ int main(void)
     tcase_add_test(tests, a_restore_that_finds_no_memory_drains);
     tcase_add_test(tests, what_came_back_since_the_attempt_is_room);
     tcase_add_test(tests, without_a_key_nobody_elses_is_taken);
+    tcase_add_test(tests, no_signal_goes_to_gvmms_thread);
     tcase_add_loop_test(tests, a_drain_ends_while_others_go_on_releasing, 0, 3);
     tcase_add_loop_test(tests, a_drain_ends_while_gvmms_thread_has_more_to_do, 0, 2);
     tcase_add_test(tests, a_drain_waits_for_what_goes_on);
