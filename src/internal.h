@@ -712,7 +712,8 @@ void gvmm__reuse_read(reuse_figures *out, reuse *of);
 void gvmm__reuse_set_of_pool(reuse *u);
 
 /* Drops all, and keeps nothing from then on; nobody takes any more. Doing it again does nothing. When it returns, `drop`
- * is not running and will not be called. gvmm__reuse_free: nobody puts any more, either. */
+ * is not running and will not be called, unless a warning of `drop` has brought it about. gvmm__reuse_free: nobody puts any
+ * more, either. */
 void gvmm__reuse_end(reuse *u, reuse_figures *last);
 void gvmm__reuse_free(reuse *u);
 
