@@ -101,8 +101,8 @@ typedef void (*gvmm_warning_fn)(void *user, const gvmm_error *error);
  *
  * Owns     `user` must stay valid until another function is set and no call is in progress.
  * Threads  `fn` runs on whatever thread releases something, one of gvmm's own too, with no lock held; it must not throw
- *          or jump. It may call gvmm, but must not evict or restore while another thread does: that one may be waiting
- *          for this. */
+ *          or jump. It may call gvmm, but must not evict or restore while that is under way, which may be waiting for it: on
+ *          the thread that does so, and on gvmm's own, it is GVMM_E_INVALID then. */
 GVMM_API void gvmm_set_warning_handler(gvmm_warning_fn fn, void *user);
 
 /* ---------------------------------------------------------------------------------------------
@@ -535,8 +535,8 @@ typedef void (*gvmm_residency_fn)(void *user, const gvmm_residency_event *event)
  *
  * Owns     `user` must stay valid until another handler is set, or the resource and its buffers are gone, and no evict
  *          or restore of them is in progress: one that has begun may still tell the old one.
- * Threads  `fn` runs on the evicting or restoring thread, with no lock held. It must not evict or restore; it may use
- *          the buffer. */
+ * Threads  `fn` runs on the evicting or restoring thread, with no lock held. It must not evict or restore, which is
+ *          GVMM_E_INVALID there; it may use the buffer. */
 GVMM_API void gvmm_resource_set_residency_handler(gvmm_resource *resource, gvmm_residency_fn fn, void *user);
 
 /* ---------------------------------------------------------------------------------------------
