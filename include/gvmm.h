@@ -314,7 +314,8 @@ GVMM_API gvmm_result gvmm_buffer_close(gvmm_buffer *buffer, gvmm_stream stream);
 /* The same without waiting, in place of which gvmm remembers how far the stream is: the memory goes back when that work
  * is done, on a thread of gvmm. The call returns at once, and waits only where the driver gives no event; after it the
  * stream may be destroyed, unless it was capturing: then the memory goes when its graph is gone and this thread, or
- * gvmm_drain, has been here again.
+ * gvmm_drain, has been here again. The stream's context has the event by which the end of the work is known: it must not be
+ * destroyed or reset before the memory has gone back (gvmm_drain), with a reuse_limit after gvmm_resource_trim.
  *
  * stream   as in gvmm_buffer_close.
  * Returns  GVMM_E_INVALID      buffer is NULL
@@ -860,7 +861,8 @@ GVMM_API gvmm_result gvmm_pool_malloc(uint64_t *out, gvmm_pool *pool, size_t siz
  *
  * address  0: does nothing.
  * stream   NULL: the device's legacy default stream. After the call it may be destroyed, but with streams_outlive, or if it
- *          was capturing. One that is not the malloc's must not begin to capture in another thread during the call.
+ *          was capturing; its context must not, before the pool is released. One that is not the malloc's must not begin to
+ *          capture in another thread during the call.
  * Returns  GVMM_E_INVALID  not the address of a block of this pool, or freed already: nothing was done
  * Threads  any.
  * Capture  harms none. While the stream captures, the graph that it captures into holds the block, as in
