@@ -21,7 +21,7 @@
  * first is asked about. What comes out of a cache has the event that it had there, and so lanes of its own. */
 #include "internal.h"
 
-enum { LANES = 2 * 64 };
+enum { LANES = 2 * 64, MOST_BLIND = 100 };
 
 typedef struct lane {
     retirement *first, **last;
@@ -33,6 +33,7 @@ static lane lanes[LANES];
 static uint64_t marked;               /* entries in lanes */
 static uint64_t entered;              /* the number of the last one, since the start; in each lane they grow */
 static uint64_t in_hand = UINT64_MAX; /* the least of those that the worker has taken out and not counted yet */
+static unsigned blind;                /* looks in a row for which the worker could not be put into relaxed mode */
 static retirement *unmarked;          /* those that wait to be marked, in no order */
 static atomic_ullong unmarked_count;  /* those, and those that are just being marked; changed with the lock held */
 static atomic_ullong returned;        /* entries that have gone, since the start; likewise */
@@ -337,17 +338,16 @@ static bool is_empty(void)
     return empty;
 }
 
-/* How many have gone. */
-static uint64_t clear_lanes(void)
+/* Counts what has gone. False if nothing could be asked. */
+static bool clear_lanes(uint64_t *gone)
 {
     CUstreamCaptureMode old = CU_STREAM_CAPTURE_MODE_RELAXED;
-    uint64_t gone = 0;
     CUresult status = DRIVER_QUIET(cuThreadExchangeStreamCaptureMode, &old);
     bool over = status == CUDA_ERROR_DEINITIALIZED; /* no captures to harm, and who drains is not to wait for ever */
-    if (status != CUDA_SUCCESS && !over) return 0;
-    for (size_t i = 0; i < LANES; i++) gone += clear_lane(&lanes[i]);
+    if (status != CUDA_SUCCESS && !over) return false;
+    for (size_t i = 0; i < LANES; i++) *gone += clear_lane(&lanes[i]);
     if (!over) gvmm__relaxed_leave(old);
-    return gone;
+    return true;
 }
 
 /* On the worker. The last thing it does is to count what has gone, so that nobody waits for a driver call that is still
@@ -356,9 +356,11 @@ static worker_need poll_lanes(void)
 {
     if (is_empty()) return WORKER_IDLE;
     gvmm__hold();
-    uint64_t gone = clear_lanes();
+    uint64_t gone = 0;
+    bool could_ask = clear_lanes(&gone);
     gvmm__unhold();
     pthread_mutex_lock(&lock);
+    blind = could_ask ? 0 : blind + (blind < MOST_BLIND);
     marked -= gone;
     in_hand = UINT64_MAX;
     atomic_fetch_add(&returned, gone);
@@ -394,12 +396,13 @@ static uint64_t last_number(void)
     return n;
 }
 
-/* Has one that came with that number, or before, not gone yet? */
+/* Has one that came with that number, or before, not gone yet, and is there a hope that it goes? */
 static bool waits_up_to(uint64_t number)
 {
     pthread_mutex_lock(&lock);
     bool any = in_hand <= number;
     for (size_t i = 0; i < LANES && !any; i++) any = lanes[i].first && lanes[i].first->number <= number;
+    any &= blind < MOST_BLIND;
     pthread_mutex_unlock(&lock);
     return any;
 }
@@ -412,7 +415,7 @@ static void wait_for_lanes(void)
 
 /* Waits for what there is now: jobs of the worker's, and what waits for an event. Threads that go on to release could keep it
  * for ever if it waited until there is nothing. What waits for the end of a capture is not waited for: that may be the
- * caller's own. Nor is anything if there is no thread that could do it. */
+ * caller's own. Nor is anything if there is no thread that could do it, or the driver answers it nothing any more. */
 static void drain(bool only_released, bool of_all_threads)
 {
     if (gvmm__on_worker() || gvmm__in_child()) return;

@@ -566,6 +566,35 @@ START_TEST(a_driver_that_has_shut_down_ends_the_waiting)
 }
 END_TEST
 
+/* The address of what was released behind work that is done when a call, or every call, fails. */
+static uint64_t released_when(const char *call, bool onwards)
+{
+    gvmm_buffer *buffer = on_stream(stream);
+    uint64_t address = gvmm_buffer_address(buffer);
+    gate *g = gate_on(stream);
+    gvmm_buffer_release(buffer);
+    ck_ok(gvmm_faults_set(&(gvmm_fault){1, onwards, call, CUDA_ERROR_ILLEGAL_ADDRESS}));
+    gate_end(g);
+    gvmm_drain();
+    return address;
+}
+
+/* If the driver refuses everything from some moment on nothing can go, and nobody waits for ever. It goes when the driver is
+ * well again. What fails once is tried again. */
+START_TEST(a_driver_that_refuses_everything_holds_nobody_up)
+{
+    uint64_t address = released_when("cuThreadExchangeStreamCaptureMode", false);
+    ck_released(address, G);
+    address = released_when(NULL, true);
+    ck_mapped(address);
+    ck_assert_uint_eq(waiting(), 1);
+    ck_ok(gvmm_faults_set(NULL));
+    while (waiting()) sched_yield();
+    ck_released(address, G);
+    ck_no_warnings();
+}
+END_TEST
+
 static atomic_bool was_replaceable;
 
 static CUresult exchange_while_held(CUstreamCaptureMode *mode)
@@ -1214,6 +1243,7 @@ int main(void)
     tcase_add_test(tests, a_capture_outlasts_a_mode_that_stays);
     tcase_add_test(tests, what_cannot_be_deferred_is_waited_for);
     tcase_add_test(tests, a_driver_that_has_shut_down_ends_the_waiting);
+    tcase_add_test(tests, a_driver_that_refuses_everything_holds_nobody_up);
     tcase_add_test(tests, the_driver_is_not_replaced_under_the_worker);
     tcase_add_test(tests, a_clock_that_is_set_back_holds_nothing_up);
     tcase_add_test(tests, an_allocation_that_finds_no_memory_drains);
