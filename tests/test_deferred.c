@@ -550,6 +550,37 @@ START_TEST(what_cannot_be_deferred_is_waited_for)
 }
 END_TEST
 
+static atomic_bool is_open;
+
+static void *open_soon(void *g)
+{
+    for (int i = 0; i < 2000; i++) sched_yield();
+    atomic_store(&is_open, true);
+    gate_open(g);
+    return NULL;
+}
+
+/* It does wait: the work that uses the memory is done when it goes, on the default stream too. */
+START_TEST(what_is_waited_for_is_done)
+{
+    gvmm_stream on = _i ? CU_STREAM_LEGACY : stream;
+    pthread_t opener;
+    gvmm_buffer *buffer = on_stream(on);
+    uint64_t address = gvmm_buffer_address(buffer);
+    gate *g = gate_on(on);
+    ck_cu(cu->cuMemsetD8Async(address, 1, G, on));
+    atomic_store(&is_open, false);
+    ck_assert_int_eq(pthread_create(&opener, NULL, open_soon, g), 0);
+    fault_call("cuEventCreate", 1, CUDA_ERROR_UNKNOWN);
+    gvmm_buffer_release(buffer);
+    ck_assert(atomic_load(&is_open));
+    ck_released(address, G);
+    pthread_join(opener, NULL);
+    gate_end(g);
+    ck_no_warnings();
+}
+END_TEST
+
 /* The driver ends before the process does; whoever drains then, in an atexit function perhaps, must get back. */
 START_TEST(a_driver_that_has_shut_down_ends_the_waiting)
 {
@@ -752,6 +783,86 @@ START_TEST(what_a_host_function_trims_goes)
     ck_released(address, G);
     gvmm_resource_release(to_trim);
     ck_no_warnings();
+}
+END_TEST
+
+static CUstreamCaptureMode mode_of_thread(void)
+{
+    CUstreamCaptureMode was = CU_STREAM_CAPTURE_MODE_RELAXED, relaxed;
+    ck_cu(cu->cuThreadExchangeStreamCaptureMode(&was));
+    relaxed = was;
+    ck_cu(cu->cuThreadExchangeStreamCaptureMode(&relaxed));
+    return was;
+}
+
+/* Whoever releases, or marks what a capture held, has the capture mode that he had. */
+START_TEST(the_capture_mode_stays_as_it_was)
+{
+    CUstreamCaptureMode mode = (CUstreamCaptureMode)_i, before = mode;
+    gvmm_buffer *held = on_stream(stream), *buffer = on_stream(NULL);
+    ck_cu(cu->cuThreadExchangeStreamCaptureMode(&before));
+    gvmm_buffer_release(buffer);
+    ck_assert_int_eq(mode_of_thread(), mode);
+    hold_and_let_go_idle(held);
+    ck_assert_int_eq(mode_of_thread(), mode);
+    gvmm__retire_mark();
+    ck_assert_int_eq(mode_of_thread(), mode);
+    gvmm_drain();
+    ck_assert_int_eq(mode_of_thread(), mode);
+    ck_cu(cu->cuThreadExchangeStreamCaptureMode(&before));
+}
+END_TEST
+
+/* As src/retire.c does it. */
+static unsigned lane_of(gvmm_stream s)
+{
+    uint64_t key = ((uint64_t)(uintptr_t)s ^ (uint64_t)(uintptr_t)deferring->device.primary) * 0x9e3779b97f4a7c15u;
+    return (unsigned)(key >> 58);
+}
+
+/* Of more streams than there are lanes, two share one. What is not done of one holds up nothing of the other. */
+START_TEST(streams_that_share_a_lane)
+{
+    enum { N = 65 };
+    CUstream streams[N], of_lane[64] = {NULL}, busy = NULL, idle = NULL;
+    for (int i = 0; i < N; i++) {
+        streams[i] = new_stream(CU_STREAM_NON_BLOCKING);
+        CUstream *there = &of_lane[lane_of(streams[i])];
+        if (*there) busy = *there, idle = streams[i];
+        *there = streams[i];
+    }
+    gvmm_buffer *first = on_stream(busy), *second = on_stream(busy), *others[3];
+    uint64_t at_first = gvmm_buffer_address(first), at_second = gvmm_buffer_address(second);
+    for (int i = 0; i < 3; i++) others[i] = on_stream(idle);
+    gate *g = gate_on(busy);
+    gvmm_buffer_release(first);
+    for (int i = 0; i < 3; i++) {
+        gvmm_buffer_release(others[i]);
+        while (waiting() > (i < 1 ? 1 : 2)) sched_yield();
+        if (i == 0) gvmm_buffer_release(second);
+    }
+    ck_mapped(at_first);
+    ck_mapped(at_second);
+    gate_end(g);
+    gvmm_drain();
+    ck_assert_uint_eq(waiting(), 0);
+    ck_nothing_left();
+    for (int i = 0; i < N; i++) ck_cu(cu->cuStreamDestroy(streams[i]));
+    ck_no_warnings();
+}
+END_TEST
+
+/* Also what had to be waited for by who marks it. */
+START_TEST(what_is_waited_for_counts_as_returned)
+{
+    gvmm_buffer *held = on_stream(stream);
+    hold_and_let_go_idle(held);
+    uint64_t before = gvmm__retire_returned();
+    fault_call("cuStreamGetCtx", 1, CUDA_ERROR_UNKNOWN);
+    gvmm__retire_mark();
+    ck_ok(gvmm_faults_set(NULL));
+    ck_assert_uint_eq(gvmm__retire_returned(), before + 1);
+    ck_nothing_left();
 }
 END_TEST
 
@@ -1242,6 +1353,7 @@ int main(void)
     tcase_add_test(tests, a_capture_outlasts_a_thread_that_does_not_start);
     tcase_add_test(tests, a_capture_outlasts_a_mode_that_stays);
     tcase_add_test(tests, what_cannot_be_deferred_is_waited_for);
+    tcase_add_loop_test(tests, what_is_waited_for_is_done, 0, 2);
     tcase_add_test(tests, a_driver_that_has_shut_down_ends_the_waiting);
     tcase_add_test(tests, a_driver_that_refuses_everything_holds_nobody_up);
     tcase_add_test(tests, the_driver_is_not_replaced_under_the_worker);
@@ -1264,6 +1376,9 @@ int main(void)
     tcase_add_test(tests, host_memory_has_nothing_to_wait_for);
     tcase_add_loop_test(tests, what_a_host_function_releases_is_not_lost, 0, 3);
     tcase_add_test(tests, what_a_host_function_trims_goes);
+    tcase_add_loop_test(tests, the_capture_mode_stays_as_it_was, 0, 3);
+    tcase_add_test(tests, streams_that_share_a_lane);
+    tcase_add_test(tests, what_is_waited_for_counts_as_returned);
     tcase_add_test(tests, many_threads_release);
     tcase_add_test(tests, an_evict_leaves_released_memory_to_its_work);
     return run_suites(suite, NULL);

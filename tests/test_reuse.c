@@ -187,6 +187,18 @@ START_TEST(a_new_stream_with_an_old_handle_waits)
 }
 END_TEST
 
+/* Nor is one that has no number the same as another without. */
+START_TEST(streams_without_a_number_are_not_the_same)
+{
+    ck_ok(gvmm_faults_set(&(gvmm_fault){1, true, "cuStreamGetId", CUDA_ERROR_UNKNOWN}));
+    uint64_t address = leave(G, stream);
+    watch();
+    ck_assert(is_reused(address, G, stream));
+    ck_assert_uint_eq(calls_of(GVMM_CALL_cuStreamWaitEvent), 1);
+    ck_ok(gvmm_faults_set(NULL));
+}
+END_TEST
+
 START_TEST(a_replaced_stream_counts)
 {
     CUstream other = new_stream(CU_STREAM_NON_BLOCKING);
@@ -1181,8 +1193,8 @@ int main(void)
         {"streams",
          {the_same_stream_has_it_at_once, where_streams_outlive_nothing_is_recorded, another_stream_waits,
           another_stream_waits_where_streams_outlive, a_per_thread_stream_waits_for_the_legacy_one,
-          a_new_stream_with_an_old_handle_waits, a_replaced_stream_counts, only_the_same_size_is_reused,
-          host_memory_is_kept_too}},
+          a_new_stream_with_an_old_handle_waits, streams_without_a_number_are_not_the_same, a_replaced_stream_counts,
+          only_the_same_size_is_reused, host_memory_is_kept_too}},
         {"captures",
          {a_capturing_stream_is_given_new_memory, what_a_capture_may_use_is_not_kept,
           a_default_stream_beside_a_capture_is_left_alone, trimming_needs_no_mode}},
