@@ -211,7 +211,14 @@ START_TEST(a_replaced_stream_counts)
     ck_assert_uint_eq(calls_of(GVMM_CALL_cuStreamWaitEvent), 1);
     buffer = make(G, stream);
     address = gvmm_buffer_address(buffer);
-    ck_ok(gvmm_buffer_close_deferred(buffer, other)); /* the handle stays, closed */
+    ck_ok(gvmm_buffer_close_deferred(buffer, NULL)); /* the handle stays, closed; the stream is the same */
+    gvmm_buffer_release(buffer);
+    watch();
+    ck_assert(is_reused(address, G, stream));
+    ck_assert_uint_eq(calls_of(GVMM_CALL_cuStreamWaitEvent), 0);
+    buffer = make(G, stream);
+    address = gvmm_buffer_address(buffer);
+    ck_ok(gvmm_buffer_close_deferred(buffer, other));
     ck_assert(gvmm_buffer_is_closed(buffer));
     ck_assert_uint_eq(gvmm_buffer_size(buffer), 0);
     watch();
