@@ -101,8 +101,8 @@ typedef void (*gvmm_warning_fn)(void *user, const gvmm_error *error);
  *
  * Owns     `user` must stay valid until another function is set and no call is in progress.
  * Threads  `fn` runs on whatever thread releases something, one of gvmm's own too, with no lock held; it must not throw
- *          or jump. It may call gvmm, but must not evict or restore while another thread does: that one may be waiting
- *          for this. */
+ *          or jump. It may call gvmm, but must not evict or restore while that is under way, which may be waiting for it: on
+ *          the thread that does so, and on gvmm's own, it is GVMM_E_INVALID then. */
 GVMM_API void gvmm_set_warning_handler(gvmm_warning_fn fn, void *user);
 
 /* ---------------------------------------------------------------------------------------------
@@ -305,7 +305,8 @@ GVMM_API gvmm_result gvmm_buffer_grow(gvmm_buffer **out, gvmm_buffer *buffer, si
  *          GVMM_E_INVALID      buffer is NULL
  *          Else the memory is given up in every case, even if the wait fails; that and failures of giving back are
  *          warnings.
- * Threads  any. Closing a buffer while another thread grows it is a mistake, but only defers the release.
+ * Threads  any, but not in a host function, where the driver can neither wait nor give back. Closing a buffer while another
+ *          thread grows it is a mistake, but only defers the release.
  * Capture  harms none: it waits in relaxed capture mode. Where waiting for a default stream would end a capture that a
  *          blocking stream of the device has in progress, it gives up the memory without the wait, with one warning. */
 GVMM_API gvmm_result gvmm_buffer_close(gvmm_buffer *buffer, gvmm_stream stream);
@@ -313,13 +314,16 @@ GVMM_API gvmm_result gvmm_buffer_close(gvmm_buffer *buffer, gvmm_stream stream);
 /* The same without waiting, in place of which gvmm remembers how far the stream is: the memory goes back when that work
  * is done, on a thread of gvmm. The call returns at once, and waits only where the driver gives no event; after it the
  * stream may be destroyed, unless it was capturing: then the memory goes when its graph is gone and this thread, or
- * gvmm_drain, has been here again.
+ * gvmm_drain, has been here again. The stream's context has the event by which the end of the work is known: it must not be
+ * destroyed or reset before the memory has gone back (gvmm_drain), with a reuse_limit after gvmm_resource_trim.
  *
  * stream   as in gvmm_buffer_close.
  * Returns  GVMM_E_INVALID      buffer is NULL
  *          A wrapped buffer is closed as by gvmm_buffer_close, with its waiting and its refusal.
  * Owns     memory that has not gone back counts as used; gvmm_drain waits for it, and an allocation that finds none
  *          waits for it once.
+ * Threads  any. In a host function, where the driver answers no question, it is left to gvmm_drain in another thread, and
+ *          the stream must live until then.
  * Capture  harms none, and does not refuse. While the stream is capturing, the graph that it captures into holds the
  *          memory, as by gvmm_buffer_retain_in_capture, and the stream must live until that graph and all of its
  *          launches are gone and the memory has gone back. While waiting for the default stream would end a capture,
@@ -532,8 +536,8 @@ typedef void (*gvmm_residency_fn)(void *user, const gvmm_residency_event *event)
  *
  * Owns     `user` must stay valid until another handler is set, or the resource and its buffers are gone, and no evict
  *          or restore of them is in progress: one that has begun may still tell the old one.
- * Threads  `fn` runs on the evicting or restoring thread, with no lock held. It must not evict or restore; it may use
- *          the buffer. */
+ * Threads  `fn` runs on the evicting or restoring thread, with no lock held. It must not evict or restore, which is
+ *          GVMM_E_INVALID there; it may use the buffer. */
 GVMM_API void gvmm_resource_set_residency_handler(gvmm_resource *resource, gvmm_residency_fn fn, void *user);
 
 /* ---------------------------------------------------------------------------------------------
@@ -681,7 +685,7 @@ GVMM_API gvmm_result gvmm_buffer_retain_in_capture(gvmm_buffer *buffer, gvmm_str
 /* Waits until everything that was given up has gone back to the driver: what was released deferred, when the work
  * before it is done; what graphs that are gone had retained, once the driver has said so, which it does some time after
  * the graph's end; pinned host memory that restored contents were kept in. Also for what gvmm makes ahead. Memory that
- * is held by buffers, graphs or a capture in progress is not waited for.
+ * is held by buffers, graphs or a capture in progress is not waited for, nor what other threads give up during the call.
  *
  * What was released while its stream was capturing (or, on the default stream, while a blocking one was) needs an event on
  * that stream once the graph is gone. The thread that released it sees to that with its next call that makes memory or
@@ -857,7 +861,8 @@ GVMM_API gvmm_result gvmm_pool_malloc(uint64_t *out, gvmm_pool *pool, size_t siz
  *
  * address  0: does nothing.
  * stream   NULL: the device's legacy default stream. After the call it may be destroyed, but with streams_outlive, or if it
- *          was capturing. One that is not the malloc's must not begin to capture in another thread during the call.
+ *          was capturing; its context must not, before the pool is released. One that is not the malloc's must not begin to
+ *          capture in another thread during the call.
  * Returns  GVMM_E_INVALID  not the address of a block of this pool, or freed already: nothing was done
  * Threads  any.
  * Capture  harms none. While the stream captures, the graph that it captures into holds the block, as in
@@ -968,16 +973,18 @@ typedef struct gvmm_stats {
     uint64_t mappings;       /* live mappings, each with its place in a range */
     uint64_t memories;       /* physical chunks */
     uint64_t reservations;
-    uint64_t allocations;      /* since the start: buffers made by gvmm_buffer_create, but for empty ones */
-    uint64_t grows_in_place;   /* since the start */
-    uint64_t grows_moved;      /* since the start */
-    uint64_t aliases;          /* since the start: grows that needed no memory */
-    uint64_t driver_calls;     /* since the start; process-wide figure only, 0 for a resource */
-    uint64_t releases_waiting; /* given up and not yet back, and what else gvmm's thread has to do; process-wide only */
-    uint64_t reused;           /* since the start: allocations that needed no memory, as kept memory was there */
-    uint64_t kept_bytes;       /* kept for reuse now; also counted in physical_bytes */
-    uint64_t imported_bytes;   /* memory of other processes (or exports of this one) that is held here */
-    uint64_t pinned_bytes; /* host memory that gvmm has pinned now: for evicts, their backups and what is prepared */
+    uint64_t allocations;    /* since the start: buffers made by gvmm_buffer_create, but for empty ones */
+    uint64_t grows_in_place; /* since the start */
+    uint64_t grows_moved;    /* since the start */
+    uint64_t aliases;        /* since the start: grows that needed no memory */
+    uint64_t driver_calls;   /* since the start; process-wide figure only, 0 for a resource */
+    uint64_t
+        releases_waiting; /* given up and not yet back, but for what a graph holds; and what else gvmm's thread has to
+                                  do. Process-wide only */
+    uint64_t reused;      /* since the start: allocations that needed no memory, as kept memory was there */
+    uint64_t kept_bytes;  /* kept for reuse now; also counted in physical_bytes */
+    uint64_t imported_bytes; /* memory of other processes (or exports of this one) that is held here */
+    uint64_t pinned_bytes;   /* host memory that gvmm has pinned now: for evicts, their backups and what is prepared */
 } gvmm_stats;
 
 /* Figures of one resource, or of the process if it is NULL. Each is true at some moment during the call; together they

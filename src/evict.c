@@ -8,17 +8,24 @@
 static pthread_mutex_t turn_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t turn_over = PTHREAD_COND_INITIALIZER;
 static bool turn_taken;
+static _Thread_local bool turn_is_here;
 
-static void take_turn(void)
+/* A handler could wait for its own thread's, or on the worker for one who waits for that. */
+static gvmm_result take_turn(void)
 {
     pthread_mutex_lock(&turn_lock);
-    while (turn_taken) pthread_cond_wait(&turn_over, &turn_lock);
+    while (turn_taken && !turn_is_here && !gvmm__on_worker()) pthread_cond_wait(&turn_over, &turn_lock);
+    bool is_ours = !turn_taken;
     turn_taken = true;
     pthread_mutex_unlock(&turn_lock);
+    if (!is_ours) return gvmm__fail(GVMM_E_INVALID, "a handler must not evict or restore while that is under way");
+    turn_is_here = true;
+    return GVMM_OK;
 }
 
 static void end_turn(void)
 {
+    turn_is_here = false;
     pthread_mutex_lock(&turn_lock);
     turn_taken = false;
     pthread_cond_signal(&turn_over);
@@ -184,11 +191,11 @@ static gvmm_result wait_and_evict(gvmm_resource *resource, gvmm_buffer *buffer, 
                                   const gvmm_evict_options *o, gvmm_stream stream)
 {
     gvmm_result r = gvmm__stream_wait_or_fail(stream, &resource->device);
+    if (!r) r = take_turn();
     if (r) {
         set_release(s);
         return r;
     }
-    take_turn();
     r = evict(resource, buffer, tag, s, o);
     end_turn();
     return r;
@@ -199,14 +206,20 @@ static gvmm_result wait_and_evict(gvmm_resource *resource, gvmm_buffer *buffer, 
 /* Takes `s` over. */
 static gvmm_result restore(gvmm_resource *resource, gvmm_buffer *buffer, int tag, set *s)
 {
-    gvmm_result r = GVMM_OK;
+    gvmm__retire_mark();
+    gvmm_result r = take_turn();
+    if (r) {
+        set_release(s);
+        return r;
+    }
     size_t bytes = keep_only(s, false);
-    if (!s->count) goto done;
-    tell(resource, GVMM_BEFORE_RESTORE, buffer, tag, bytes);
-    r = gvmm__contents_in(s->list, s->count);
-    tell(resource, r ? GVMM_RESTORE_FAILED : GVMM_AFTER_RESTORE, buffer, tag, bytes);
-done:
+    if (s->count) {
+        tell(resource, GVMM_BEFORE_RESTORE, buffer, tag, bytes);
+        r = gvmm__contents_in(s->list, s->count);
+        tell(resource, r ? GVMM_RESTORE_FAILED : GVMM_AFTER_RESTORE, buffer, tag, bytes);
+    }
     set_release(s);
+    end_turn();
     return r;
 }
 
@@ -232,12 +245,7 @@ gvmm_result gvmm_buffer_restore(gvmm_buffer *buffer)
     gvmm_resource *resource = gvmm_buffer_resource(buffer);
     set s;
     gvmm_result r = set_of_buffer(&s, buffer);
-    if (r) return r;
-    gvmm__retire_mark();
-    take_turn();
-    r = restore(resource, buffer, resource->options.tag, &s);
-    end_turn();
-    return r;
+    return r ? r : restore(resource, buffer, resource->options.tag, &s);
 }
 
 gvmm_result gvmm_resource_evict(gvmm_resource *resource, int tag, const gvmm_evict_options *options)
@@ -261,12 +269,7 @@ gvmm_result gvmm_resource_restore(gvmm_resource *resource, int tag)
     if (!resource) return gvmm__fail(GVMM_E_INVALID, "resource is NULL");
     set s;
     gvmm_result r = set_of_account(&s, resource->account, tag);
-    if (r) return r;
-    gvmm__retire_mark();
-    take_turn();
-    r = restore(resource, NULL, tag, &s);
-    end_turn();
-    return r;
+    return r ? r : restore(resource, NULL, tag, &s);
 }
 
 gvmm_result gvmm_resource_prepare_evict(gvmm_resource *resource, size_t bytes)

@@ -1,6 +1,7 @@
 /* Host memory, threads and small locks. */
 #include <errno.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -117,9 +118,25 @@ uint64_t gvmm__host_available(void)
     return group < least ? group : least;
 }
 
+/* Those that the program may want on threads of its own, or on none; not those that tell what the thread itself does. */
+static void block_signals(sigset_t *before)
+{
+    static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT};
+    sigset_t all;
+    sigfillset(&all);
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++) sigdelset(&all, own[i]);
+    pthread_sigmask(SIG_SETMASK, &all, before);
+}
+
+/* It has the mask of who starts it. */
 bool gvmm__thread_start(pthread_t *out, void *(*run)(void *), void *data)
 {
-    return !is_to_fail() && pthread_create(out, NULL, run, data) == 0;
+    sigset_t before;
+    if (is_to_fail()) return false;
+    block_signals(&before);
+    bool started = pthread_create(out, NULL, run, data) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return started;
 }
 
 /* ---- forks ---- */

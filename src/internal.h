@@ -87,7 +87,7 @@ void gvmm__pages_put(void *pages, size_t size);
 /* Bytes that the machine and the process's control group have left; UINT64_MAX if they do not say. */
 uint64_t gvmm__host_available(void);
 
-/* A thread of ours for a while; false if it cannot be had, and nothing is recorded. */
+/* A thread of ours, which no signal of the program's goes to; false if it cannot be had, and nothing is recorded. */
 bool gvmm__thread_start(pthread_t *out, void *(*run)(void *), void *data);
 
 /* Set by the fault wrapper: true makes the next allocation fail; getting and filling pages, starting threads and
@@ -615,6 +615,10 @@ uint64_t gvmm__work_waiting(void);
 uint64_t gvmm__work_gives_back(void); /* how many of these give device memory back */
 uint64_t gvmm__work_given_back(void); /* how many have, since the start */
 
+/* Waits for the jobs that are there now, or for those of them that give back; not for what comes meanwhile, of which there
+ * may be no end. The worker runs, and does not call it. */
+void gvmm__work_wait(bool for_giving_back);
+
 /* What the worker looks at besides, between jobs, as it cannot announce itself: nothing there; something was done;
  * nothing was done yet. */
 typedef enum worker_need { WORKER_IDLE, WORKER_AGAIN, WORKER_SOON } worker_need;
@@ -638,8 +642,11 @@ typedef struct retirement {
     device *device;
     void (*done)(struct retirement *self);
     union {
-        struct retirement *next; /* in a lane */
-        job job;                 /* held by a graph */
+        struct { /* in a lane; the first also where it waits to be marked */
+            struct retirement *next;
+            uint64_t number;
+        };
+        job job; /* held by a graph */
     };
     CUevent event; /* reached when the range may go; NULL: not marked yet */
     union {
@@ -712,7 +719,8 @@ void gvmm__reuse_read(reuse_figures *out, reuse *of);
 void gvmm__reuse_set_of_pool(reuse *u);
 
 /* Drops all, and keeps nothing from then on; nobody takes any more. Doing it again does nothing. When it returns, `drop`
- * is not running and will not be called. gvmm__reuse_free: nobody puts any more, either. */
+ * is not running and will not be called, unless a warning of `drop` has brought it about. gvmm__reuse_free: nobody puts any
+ * more, either. */
 void gvmm__reuse_end(reuse *u, reuse_figures *last);
 void gvmm__reuse_free(reuse *u);
 

@@ -1,7 +1,7 @@
 /* Deferred release: ranges that are given back when the work before them is done, without anybody waiting for it.
  *
  * A range comes with the stream whose work may still use it. An event of ours is recorded there, and the worker gives
- * the range back when the event is reached; after the record the stream may be destroyed. Three cases cannot be marked
+ * the range back when the event is reached; after the record the stream may be destroyed. Four cases cannot be marked
  * by an event now:
  *
  *   the stream is capturing         what it captures may use the memory at every launch: the graph under capture holds
@@ -9,17 +9,19 @@
  *                                   waited for (so here it must live on)
  *   the default stream, while a     every call on it but the question would end that capture
  *   blocking stream captures
+ *   in a host function no call is   as before
+ *   allowed
  *   no event can be had             wait here after all
  *
- * The first two are marked later, but not by the worker: a graph, also the one under capture, is for one thread at a
+ * The first three are marked later, but not by the worker: a graph, also the one under capture, is for one thread at a
  * time, and the worker's records crashed the driver where other threads captured a lot (docs/capture.md). So the thread
  * that released them does it, at its next call that makes memory, retires some, or drains.
  *
  * Entries of a stream are reached in order, so they queue up in lanes, by their stream, and of each stream only the
- * first is asked about. */
+ * first is asked about. What comes out of a cache has the event that it had there, and so lanes of its own. */
 #include "internal.h"
 
-enum { LANES = 64 };
+enum { LANES = 2 * 64, MOST_BLIND = 100 };
 
 typedef struct lane {
     retirement *first, **last;
@@ -28,11 +30,14 @@ typedef struct lane {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows */
 static lane lanes[LANES];
-static uint64_t marked;              /* entries in lanes */
-static retirement *unmarked;         /* those that wait to be marked, in no order */
-static atomic_ullong unmarked_count; /* those, and those that are just being marked; changed with the lock held */
-static atomic_ullong returned;       /* entries that have gone, since the start; likewise */
-static unsigned marking[2], turn;    /* calls that mark what they have taken out: those of this turn, and older ones */
+static uint64_t marked;               /* entries in lanes */
+static uint64_t entered;              /* the number of the last one, since the start; in each lane they grow */
+static uint64_t in_hand = UINT64_MAX; /* the least of those that the worker has taken out and not counted yet */
+static unsigned blind;                /* looks in a row for which the worker could not be put into relaxed mode */
+static retirement *unmarked;          /* those that wait to be marked, in no order */
+static atomic_ullong unmarked_count;  /* those, and those that are just being marked; changed with the lock held */
+static atomic_ullong returned;        /* entries that have gone, since the start; likewise */
+static unsigned marking[2], turn;     /* calls that mark what they have taken out: those of this turn, and older ones */
 static pthread_cond_t marking_over = PTHREAD_COND_INITIALIZER; /* one of these */
 static _Thread_local unsigned marks_here; /* such calls of this thread, whose handler may call gvmm */
 
@@ -45,10 +50,10 @@ static uint64_t thread_number(void)
     return number;
 }
 
-static lane *lane_of(const retirement *r)
+static lane *lane_of(const retirement *r, bool was_kept)
 {
     uint64_t key = ((uint64_t)(uintptr_t)r->stream ^ (uint64_t)(uintptr_t)r->device->primary) * 0x9e3779b97f4a7c15u;
-    return &lanes[key >> 58]; /* the top 6 bits */
+    return &lanes[2 * (key >> 58) + was_kept]; /* the top 6 bits */
 }
 
 static bool is_of_stream_of(const retirement *r, const retirement *other)
@@ -56,10 +61,18 @@ static bool is_of_stream_of(const retirement *r, const retirement *other)
     return r->stream == other->stream && r->device->primary == other->device->primary;
 }
 
+/* A host function, say: every call is refused, that which gives back too. */
+static bool is_forbidden_here(void)
+{
+    CUcontext current;
+    return DRIVER_QUIET(cuCtxGetCurrent, &current) == CUDA_ERROR_NOT_PERMITTED;
+}
+
 /* Where no event can be had only waiting is left, but not if that would end a capture: the memory would go without the
- * wait. It is asked again later. */
+ * wait. It is asked again later, by another thread where this one may ask nothing. */
 static stream_mark without_event(const retirement *r)
 {
+    if (is_forbidden_here()) return MARK_LATER;
     if (!gvmm__stream_must_not_wait(r->stream, r->device)) return MARK_FAILED;
     return gvmm__stream_is_default(r->stream) ? MARK_LATER : MARK_CAPTURING;
 }
@@ -112,13 +125,14 @@ static void wait_and_give_back(retirement *r)
     give_back(r);
 }
 
-static void enqueue(retirement *r)
+static void enqueue(retirement *r, bool was_kept)
 {
     pthread_mutex_lock(&lock);
-    lane *l = lane_of(r);
+    lane *l = lane_of(r, was_kept);
     if (!l->first) *l = (lane){.last = &l->first};
     else if (!is_of_stream_of(r, l->first)) l->shared = true;
     r->next = NULL;
+    r->number = ++entered;
     *l->last = r;
     l->last = &r->next;
     marked++;
@@ -138,10 +152,10 @@ static void remember(retirement *r)
 }
 
 /* False if only waiting is left. */
-static bool mark_or_remember(retirement *r, stream_mark m)
+static bool mark_or_remember(retirement *r, stream_mark m, bool was_kept)
 {
     if (m == MARK_FAILED) return false;
-    if (m == MARK_SET) enqueue(r);
+    if (m == MARK_SET) enqueue(r, was_kept);
     else remember(r);
     return true;
 }
@@ -170,7 +184,7 @@ static bool mark_now(retirement *r)
 {
     stream_mark m = try_to_mark(r);
     if (m != MARK_SET && m != MARK_FAILED) return false;
-    if (m == MARK_SET) enqueue(r);
+    if (m == MARK_SET) enqueue(r, false);
     else wait_and_give_back(r);
     pthread_mutex_lock(&lock);
     atomic_fetch_sub(&unmarked_count, 1);
@@ -299,6 +313,7 @@ static void take_out(lane *l, retirement *before, retirement *r)
     pthread_mutex_lock(&lock);
     *(before ? &before->next : &l->first) = r->next;
     if (!r->next) l->last = before ? &before->next : &l->first;
+    if (r->number < in_hand) in_hand = r->number;
     pthread_mutex_unlock(&lock);
 }
 
@@ -331,19 +346,30 @@ static bool is_empty(void)
     return empty;
 }
 
-/* On the worker. The last thing it does is to count what has gone, so that nobody waits for a driver call that is still
- * to come. */
-static worker_need poll_lanes(void)
+/* Counts what has gone. False if nothing could be asked. */
+static bool clear_lanes(uint64_t *gone)
 {
     CUstreamCaptureMode old;
     bool over;
-    uint64_t gone = 0;
-    if (is_empty()) return WORKER_IDLE;
-    if (!may_ask(&old, &over)) return WORKER_SOON;
-    for (size_t i = 0; i < LANES; i++) gone += clear_lane(&lanes[i]);
+    if (!may_ask(&old, &over)) return false;
+    for (size_t i = 0; i < LANES; i++) *gone += clear_lane(&lanes[i]);
     if (!over) gvmm__relaxed_leave(old);
+    return true;
+}
+
+/* On the worker. The last thing it does is to count what has gone, so that nobody waits for a driver call that is still
+ * to come; nor is the driver replaced before that, though what goes may be the last that holds it. */
+static worker_need poll_lanes(void)
+{
+    if (is_empty()) return WORKER_IDLE;
+    gvmm__hold();
+    uint64_t gone = 0;
+    bool could_ask = clear_lanes(&gone);
+    gvmm__unhold();
     pthread_mutex_lock(&lock);
+    blind = could_ask ? 0 : blind + (blind < MOST_BLIND);
     marked -= gone;
+    in_hand = UINT64_MAX;
     atomic_fetch_add(&returned, gone);
     pthread_mutex_unlock(&lock);
     return is_empty() ? WORKER_IDLE : gone ? WORKER_AGAIN : WORKER_SOON;
@@ -369,30 +395,49 @@ static bool has_worker(void)
     return has;
 }
 
-/* Waits for jobs of the worker's, and for what waits for an event. What waits for the end of a capture is not waited
- * for: that may be the caller's own. Nor is anything if there is no thread that could do it. */
-static void drain(uint64_t (*jobs)(void), bool of_all_threads)
+static uint64_t last_number(void)
 {
-    bool all_seen = !of_all_threads; /* nor is there what another thread has taken out to mark it */
-    while (!gvmm__on_worker() && !gvmm__in_child() && (gvmm__retire_waiting() || jobs()) && has_worker()) {
-        uint64_t seen = gvmm__worker_progress();
-        bool no_jobs = jobs() == 0; /* they may leave something to be marked */
-        mark_unmarked(of_all_threads);
-        if (!no_jobs || !is_empty()) {
-            gvmm__worker_wait_past(seen);
-            all_seen = !of_all_threads;
-        } else if (all_seen) {
-            return;
-        } else {
-            wait_for_marking();
-            all_seen = true;
-        }
-    }
+    pthread_mutex_lock(&lock);
+    uint64_t n = entered;
+    pthread_mutex_unlock(&lock);
+    return n;
 }
 
-void gvmm_drain(void) { drain(gvmm__work_waiting, true); }
-void gvmm__drain(void) { drain(gvmm__work_waiting, false); }
-void gvmm__drain_released(void) { drain(gvmm__work_gives_back, false); }
+/* Has one that came with that number, or before, not gone yet, and is there a hope that it goes? */
+static bool waits_up_to(uint64_t number)
+{
+    pthread_mutex_lock(&lock);
+    bool any = in_hand <= number;
+    for (size_t i = 0; i < LANES && !any; i++) any = lanes[i].first && lanes[i].first->number <= number;
+    any &= blind < MOST_BLIND;
+    pthread_mutex_unlock(&lock);
+    return any;
+}
+
+static void wait_for_lanes(void)
+{
+    uint64_t until = last_number(), seen;
+    while (seen = gvmm__worker_progress(), waits_up_to(until)) gvmm__worker_wait_past(seen);
+}
+
+/* Waits for what there is now: jobs of the worker's, and what waits for an event. Threads that go on to release could keep it
+ * for ever if it waited until there is nothing. What waits for the end of a capture is not waited for: that may be the
+ * caller's own. Nor is anything if there is no thread that could do it, or the driver answers it nothing any more. */
+static void drain(bool only_released, bool of_all_threads)
+{
+    if (gvmm__on_worker() || gvmm__in_child()) return;
+    bool any = gvmm__retire_waiting() || (only_released ? gvmm__work_gives_back() : gvmm__work_waiting());
+    if (!any || !has_worker()) return;
+    gvmm__work_wait(only_released);         /* they may leave something to be marked */
+    if (of_all_threads) wait_for_marking(); /* what another thread has taken out for that it may put back */
+    mark_unmarked(of_all_threads);
+    wait_for_lanes();
+    gvmm__work_wait(only_released); /* what has gone may have left something to do */
+}
+
+void gvmm_drain(void) { drain(false, true); }
+void gvmm__drain(void) { drain(false, false); }
+void gvmm__drain_released(void) { drain(true, false); }
 
 static void tell_worker(void) { gvmm__worker_poll(poll_lanes); }
 
@@ -403,19 +448,34 @@ static bool start(void)
     return gvmm__worker_start() == GVMM_OK;
 }
 
+/* On the worker. */
+static void give_back_job(job *self) { give_back((retirement *)((char *)self - offsetof(retirement, job))); }
+
+static void give_back_now(retirement *r)
+{
+    if (!is_forbidden_here()) {
+        give_back(r);
+    } else {
+        (void)start(); /* else a drain does */
+        r->job = (job){.run = give_back_job, .gives_back = true};
+        gvmm__work(&r->job);
+    }
+}
+
 void gvmm__retire(retirement *r)
 {
     if (gvmm__stream_is_default(r->stream) && r->device->ordinal < 0) { /* nothing to wait for */
-        give_back(r);
+        give_back_now(r);
         return;
     }
-    if (!r->event) r->thread = thread_number();
+    bool was_kept = r->event;
+    if (!was_kept) r->thread = thread_number();
     gvmm__retire_mark();
     CUstreamCaptureMode old = CU_STREAM_CAPTURE_MODE_RELAXED;
     bool relaxed = DRIVER_QUIET(cuThreadExchangeStreamCaptureMode, &old) == CUDA_SUCCESS;
-    bool can = start() && relaxed;
-    stream_mark m = r->event ? (can ? MARK_SET : MARK_FAILED) : can ? try_to_mark(r) : without_event(r);
-    bool on_its_way = (m == MARK_CAPTURING && hold_by_capture(r)) || mark_or_remember(r, m);
+    bool can = start() && (relaxed || is_forbidden_here());
+    stream_mark m = was_kept ? (can ? MARK_SET : MARK_FAILED) : can ? try_to_mark(r) : without_event(r);
+    bool on_its_way = (m == MARK_CAPTURING && hold_by_capture(r)) || mark_or_remember(r, m, was_kept);
     if (!on_its_way) wait_and_give_back(r);
     if (relaxed) gvmm__relaxed_leave(old);
 }

@@ -36,6 +36,7 @@ struct front {
 };
 
 struct reuse {
+    ref refs; /* its maker's, and one for each thread that drops */
     device *device;
     atomic_size_t limit; /* bytes; changed with the lock held */
     bool streams_outlive;
@@ -55,8 +56,10 @@ static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER; /* guards what foll
 static reuse *all;
 static uint64_t last_serial;
 static pthread_key_t at_thread_end;
+static bool has_key; /* a process has 1024 */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static _Thread_local front *mine;
+static _Thread_local unsigned dropping_here; /* calls of this thread's, whose warning handler may call gvmm */
 
 /* ---- entries in a front, its lock held ---- */
 
@@ -175,7 +178,8 @@ static front *get_front(reuse *u)
     if (!f) return NULL;
     f->next_of_thread = mine;
     mine = f;
-    pthread_setspecific(at_thread_end, f); /* so that thread_ends is called; if it cannot be, the front stays */
+    if (has_key)
+        pthread_setspecific(at_thread_end, f); /* so that thread_ends is called; if it cannot be, the front stays */
     return f;
 }
 
@@ -400,18 +404,23 @@ static reusable *take_oldest(reuse *u, front *f)
     return e;
 }
 
-static void empty_front(reuse *u, front *f, size_t most, reusable **victims)
+/* Where the next one goes. */
+static reusable **empty_front(reuse *u, front *f, size_t most, reusable **end)
 {
-    for (reusable *e; u->granted > most && (e = take_oldest(u, f)); *victims = e) e->next = *victims;
+    for (reusable *e; u->granted > most && (e = take_oldest(u, f)); end = &e->next) {
+        *end = e;
+        e->next = NULL;
+    }
+    return end;
 }
 
 /* Brings what is granted down to `most`, at the cost of `first`'s oldest entries, then of others'. What has to go is
- * added to `victims`. */
+ * listed in `victims`, the oldest of a front first: their work is done in that order. */
 static void bring_down(reuse *u, size_t most, front *first, reusable **victims)
 {
     if (u->granted > most) take_back_quotas(u);
-    if (first) empty_front(u, first, most, victims);
-    for (front *f = u->fronts; f; f = f->next) empty_front(u, f, most, victims);
+    if (first) victims = empty_front(u, first, most, victims);
+    for (front *f = u->fronts; f; f = f->next) victims = empty_front(u, f, most, victims);
 }
 
 static void keep(front *f, reusable *e)
@@ -457,12 +466,22 @@ bool gvmm__reuse_put(reuse *u, reusable *e)
     return fits || (marked && put_slowly(u, f, e));
 }
 
+/* With the cache's lock held. */
+static void begin_dropping(reuse *u)
+{
+    ref_retain(&u->refs);
+    u->dropping++;
+    dropping_here++;
+}
+
 static void end_dropping(reuse *u)
 {
+    dropping_here--;
     pthread_mutex_lock(&u->lock);
     u->dropping--;
     pthread_cond_broadcast(&u->dropped);
     pthread_mutex_unlock(&u->lock);
+    gvmm__reuse_free(u);
 }
 
 size_t gvmm__reuse_trim(reuse *u, size_t keep)
@@ -470,7 +489,7 @@ size_t gvmm__reuse_trim(reuse *u, size_t keep)
     reusable *victims = NULL;
     size_t bytes = 0;
     pthread_mutex_lock(&u->lock);
-    u->dropping++;
+    begin_dropping(u);
     bring_down(u, keep, NULL, &victims);
     pthread_mutex_unlock(&u->lock);
     for (const reusable *e = victims; e; e = e->next) bytes += e->size;
@@ -487,7 +506,7 @@ static reuse *next_cache(uint64_t serial)
     while (u && u->serial <= serial) u = u->next;
     if (u) {
         pthread_mutex_lock(&u->lock);
-        u->dropping++;
+        begin_dropping(u);
         pthread_mutex_unlock(&u->lock);
     }
     pthread_mutex_unlock(&all_lock);
@@ -516,14 +535,14 @@ bool gvmm__reuse_trim_all(void)
 
 /* ---- beginning and end ---- */
 
-static void start(void) { pthread_key_create(&at_thread_end, thread_ends); }
+static void start(void) { has_key = pthread_key_create(&at_thread_end, thread_ends) == 0; }
 
 gvmm_result gvmm__reuse_create(reuse **out, device *d, size_t limit, bool streams_outlive, void (*drop)(reusable *))
 {
     reuse *u = gvmm__alloc(sizeof *u);
     if (!u) return GVMM_E_NO_HOST_MEMORY;
     pthread_once(&once, start);
-    *u = (reuse){.device = d, .limit = limit, .streams_outlive = streams_outlive, .drop = drop};
+    *u = (reuse){.refs = {1}, .device = d, .limit = limit, .streams_outlive = streams_outlive, .drop = drop};
     pthread_mutex_init(&u->lock, NULL);
     pthread_cond_init(&u->dropped, NULL);
     pthread_mutex_lock(&all_lock);
@@ -605,7 +624,7 @@ void gvmm__reuse_end(reuse *u, reuse_figures *last)
     u->ended = true;
     empty_fronts(u, last, &victims);
     pthread_mutex_unlock(&all_lock);
-    while (u->dropping) pthread_cond_wait(&u->dropped, &u->lock);
+    while (u->dropping && !dropping_here) pthread_cond_wait(&u->dropped, &u->lock);
     pthread_mutex_unlock(&u->lock);
     drop_all(u, victims);
     forget_ended_fronts();
@@ -613,7 +632,7 @@ void gvmm__reuse_end(reuse *u, reuse_figures *last)
 
 void gvmm__reuse_free(reuse *u)
 {
-    if (!u) return;
+    if (!u || !ref_release(&u->refs)) return;
     pthread_mutex_destroy(&u->lock);
     pthread_cond_destroy(&u->dropped);
     gvmm__free(u);

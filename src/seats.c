@@ -7,6 +7,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the next two 
 static bool taken[SEATS] = {true};
 static atomic_uint used = 1;
 static pthread_key_t at_thread_end;
+static bool has_key; /* a process has 1024; without one nobody would give a seat back */
 
 static void give_back(void *seat)
 {
@@ -17,7 +18,7 @@ static void give_back(void *seat)
     pthread_mutex_unlock(&lock);
 }
 
-static void make_key(void) { pthread_key_create(&at_thread_end, give_back); }
+static void make_key(void) { has_key = pthread_key_create(&at_thread_end, give_back) == 0; }
 
 void gvmm__seat_find(void)
 {
@@ -27,7 +28,7 @@ void gvmm__seat_find(void)
     pthread_mutex_lock(&lock);
     for (unsigned i = 1; i < SEATS && !found; i++)
         if (!taken[i]) found = i;
-    if (found && pthread_setspecific(at_thread_end, (void *)(uintptr_t)found)) found = 0;
+    if (found && (!has_key || pthread_setspecific(at_thread_end, (void *)(uintptr_t)found))) found = 0;
     taken[found] = true;
     if (found >= atomic_load(&used)) atomic_store(&used, found + 1);
     pthread_mutex_unlock(&lock);

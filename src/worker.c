@@ -15,8 +15,11 @@ static bool idle; /* waits without an end of its own */
 static worker_need (*poll)(void);
 static uint64_t progress; /* rounds of the loop */
 static job *first, **last = &first;
-static uint64_t waiting, giving_back; /* in the list, or being done; those that give back */
-static atomic_ullong given_back;      /* those that have, since the start; changed with the lock held */
+static uint64_t handed, done;    /* jobs since the start: handed over, come to their end */
+static uint64_t handed_back;     /* of these, those that give back; and those that have: */
+static atomic_ullong given_back; /* changed with the lock held */
+static const job *at_work;       /* being done */
+static uint64_t goes_on;         /* how many were handed over up to the last one that handed itself over again */
 
 /* How long until the next look at what cannot announce itself, microseconds: longer and longer while nothing
  * happens. */
@@ -49,6 +52,7 @@ static void *work(void *unused)
             first = j->next;
             if (!first) last = &first;
         }
+        at_work = j;
         worker_need (*look)(void) = poll;
         bool idle_before = !woken;
         woken = false;
@@ -56,11 +60,9 @@ static void *work(void *unused)
         if (j) j->run(j);
         worker_need need = look ? look() : WORKER_IDLE;
         pthread_mutex_lock(&lock);
-        if (j) waiting--;
-        if (gives_back) {
-            atomic_fetch_add(&given_back, 1);
-            giving_back--;
-        }
+        at_work = NULL;
+        if (j) done++;
+        if (gives_back) atomic_fetch_add(&given_back, 1);
         progress++;
         pthread_cond_broadcast(&progressed);
         if (first || woken) continue;
@@ -109,23 +111,40 @@ void gvmm__work(job *j)
     pthread_mutex_lock(&lock);
     *last = j;
     last = &j->next;
-    waiting++;
-    giving_back += j->gives_back;
+    handed++;
+    handed_back += j->gives_back;
+    if (j == at_work) goes_on = handed;
     pthread_cond_signal(&arrived);
     pthread_mutex_unlock(&lock);
 }
 
-static uint64_t read_count(const uint64_t *count)
+uint64_t gvmm__work_waiting(void)
 {
     pthread_mutex_lock(&lock);
-    uint64_t n = *count;
+    uint64_t n = handed - done;
     pthread_mutex_unlock(&lock);
     return n;
 }
 
-uint64_t gvmm__work_waiting(void) { return read_count(&waiting); }
-uint64_t gvmm__work_gives_back(void) { return read_count(&giving_back); }
+uint64_t gvmm__work_gives_back(void)
+{
+    pthread_mutex_lock(&lock);
+    uint64_t n = handed_back - atomic_load(&given_back);
+    pthread_mutex_unlock(&lock);
+    return n;
+}
+
 uint64_t gvmm__work_given_back(void) { return atomic_load(&given_back); }
+
+/* Jobs are done in their order. One that goes on has its place behind others each time. */
+void gvmm__work_wait(bool for_giving_back)
+{
+    pthread_mutex_lock(&lock);
+    uint64_t until = for_giving_back ? handed_back : handed;
+    while (for_giving_back ? atomic_load(&given_back) < until : done < until || done < goes_on)
+        pthread_cond_wait(&progressed, &lock);
+    pthread_mutex_unlock(&lock);
+}
 
 void gvmm__worker_poll(worker_need (*look)(void))
 {
@@ -142,7 +161,13 @@ void gvmm__worker_wake(void)
     pthread_mutex_unlock(&lock);
 }
 
-uint64_t gvmm__worker_progress(void) { return read_count(&progress); }
+uint64_t gvmm__worker_progress(void)
+{
+    pthread_mutex_lock(&lock);
+    uint64_t n = progress;
+    pthread_mutex_unlock(&lock);
+    return n;
+}
 
 void gvmm__worker_wait_past(uint64_t seen)
 {

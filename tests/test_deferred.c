@@ -2,7 +2,9 @@
  * host function at a gate. Beside captures: test_deferred_captures.c. */
 #include "deferred_kit.h"
 
+#include <limits.h>
 #include <semaphore.h>
+#include <signal.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -89,6 +91,37 @@ START_TEST(what_cannot_be_deferred_is_waited_for)
 }
 END_TEST
 
+static atomic_bool is_open;
+
+static void *open_soon(void *g)
+{
+    for (int i = 0; i < 2000; i++) sched_yield();
+    atomic_store(&is_open, true);
+    gate_open(g);
+    return NULL;
+}
+
+/* It does wait: the work that uses the memory is done when it goes, on the default stream too. */
+START_TEST(what_is_waited_for_is_done)
+{
+    gvmm_stream on = _i ? CU_STREAM_LEGACY : stream;
+    pthread_t opener;
+    gvmm_buffer *buffer = on_stream(on);
+    uint64_t address = gvmm_buffer_address(buffer);
+    gate *g = gate_on(on);
+    ck_cu(cu->cuMemsetD8Async(address, 1, G, on));
+    atomic_store(&is_open, false);
+    ck_assert_int_eq(pthread_create(&opener, NULL, open_soon, g), 0);
+    fault_call("cuEventCreate", 1, CUDA_ERROR_UNKNOWN);
+    gvmm_buffer_release(buffer);
+    ck_assert(atomic_load(&is_open));
+    ck_released(address, G);
+    pthread_join(opener, NULL);
+    gate_end(g);
+    ck_no_warnings();
+}
+END_TEST
+
 /* The driver ends before the process does; whoever drains then, in an atexit function perhaps, must get back. */
 START_TEST(a_driver_that_has_shut_down_ends_the_waiting)
 {
@@ -102,6 +135,64 @@ START_TEST(a_driver_that_has_shut_down_ends_the_waiting)
     ck_ok(gvmm_faults_set(NULL));
     ck_released(address, G);
     ck_no_warnings();
+}
+END_TEST
+
+/* The address of what was released behind work that is done when a call, or every call, fails. */
+static uint64_t released_when(const char *call, bool onwards)
+{
+    gvmm_buffer *buffer = on_stream(stream);
+    uint64_t address = gvmm_buffer_address(buffer);
+    gate *g = gate_on(stream);
+    gvmm_buffer_release(buffer);
+    ck_ok(gvmm_faults_set(&(gvmm_fault){1, onwards, call, CUDA_ERROR_ILLEGAL_ADDRESS}));
+    gate_end(g);
+    gvmm_drain();
+    return address;
+}
+
+/* If the driver refuses everything from some moment on nothing can go, and nobody waits for ever. It goes when the driver is
+ * well again. What fails once is tried again. */
+START_TEST(a_driver_that_refuses_everything_holds_nobody_up)
+{
+    uint64_t address = released_when("cuThreadExchangeStreamCaptureMode", false);
+    ck_released(address, G);
+    address = released_when(NULL, true);
+    ck_mapped(address);
+    ck_assert_uint_eq(waiting(), 1);
+    ck_ok(gvmm_faults_set(NULL));
+    while (waiting()) sched_yield();
+    ck_released(address, G);
+    ck_no_warnings();
+}
+END_TEST
+
+static atomic_bool was_replaceable;
+
+static CUresult exchange_while_held(CUstreamCaptureMode *mode)
+{
+    if (gvmm__on_worker() && !gvmm__held()) atomic_store(&was_replaceable, true);
+    return cu->cuThreadExchangeStreamCaptureMode(mode);
+}
+
+/* The last thing that holds the driver goes on gvmm's thread, which has a call to make after that. */
+START_TEST(the_driver_is_not_replaced_under_the_worker)
+{
+    static gvmm_driver hooked;
+    hooked = *cu;
+    hooked.cuThreadExchangeStreamCaptureMode = exchange_while_held;
+    gvmm_resource_release(deferring);
+    use_driver(&hooked);
+    deferring = resource_with((gvmm_options)GVMM_OPTIONS_INIT);
+    gvmm_buffer *last = on_stream(stream);
+    gvmm_resource_release(plain);
+    gvmm_resource_release(deferring);
+    plain = deferring = NULL;
+    gvmm_buffer_release(last);
+    gvmm_drain();
+    ck_assert(!gvmm__held());
+    ck_assert(!atomic_load(&was_replaceable));
+    plain = resource_with(waiting_options());
 }
 END_TEST
 
@@ -184,6 +275,138 @@ START_TEST(host_memory_has_nothing_to_wait_for)
 }
 END_TEST
 
+static void release_buffer(void *buffer) { gvmm_buffer_release(buffer); }
+
+/* Where every driver call is refused nothing can be asked, recorded or given back. Another thread sees to it. */
+START_TEST(what_a_host_function_releases_is_not_lost)
+{
+    gvmm_options options = GVMM_OPTIONS_INIT;
+    if (_i == 1) options.reuse_limit = G;
+    if (_i == 2) options.location = GVMM_LOCATION_HOST;
+    if (_i == 2) options.handle_type = GVMM_HANDLE_NONE;
+    gvmm_resource *resource = resource_with(options);
+    gvmm_buffer *first = NULL, *second = NULL;
+    ck_ok(gvmm_buffer_create(&first, resource, G, _i == 2 ? NULL : stream));
+    ck_ok(gvmm_buffer_create(&second, resource, G, _i == 2 ? NULL : stream));
+    uint64_t at_first = gvmm_buffer_address(first), at_second = gvmm_buffer_address(second);
+    ck_cu(cu->cuLaunchHostFunc(stream, release_buffer, first));
+    ck_cu(cu->cuLaunchHostFunc(stream, release_buffer, second));
+    ck_cu(cu->cuStreamSynchronize(stream));
+    gvmm_resource_release(resource);
+    gvmm_drain();
+    ck_released(at_first, G);
+    ck_released(at_second, G);
+    ck_no_warnings();
+}
+END_TEST
+
+static gvmm_resource *to_trim;
+
+static void trim(void *unused)
+{
+    (void)unused;
+    gvmm_resource_trim(to_trim, 0);
+}
+
+/* What was kept has its event. */
+START_TEST(what_a_host_function_trims_goes)
+{
+    gvmm_options options = GVMM_OPTIONS_INIT;
+    options.reuse_limit = G;
+    gvmm_buffer *buffer;
+    to_trim = resource_with(options);
+    ck_ok(gvmm_buffer_create(&buffer, to_trim, G, stream));
+    uint64_t address = gvmm_buffer_address(buffer);
+    gvmm_buffer_release(buffer);
+    ck_cu(cu->cuLaunchHostFunc(stream, trim, NULL));
+    ck_cu(cu->cuStreamSynchronize(stream));
+    while (waiting()) sched_yield();
+    ck_released(address, G);
+    gvmm_resource_release(to_trim);
+    ck_no_warnings();
+}
+END_TEST
+
+static CUstreamCaptureMode mode_of_thread(void)
+{
+    CUstreamCaptureMode was = CU_STREAM_CAPTURE_MODE_RELAXED, relaxed;
+    ck_cu(cu->cuThreadExchangeStreamCaptureMode(&was));
+    relaxed = was;
+    ck_cu(cu->cuThreadExchangeStreamCaptureMode(&relaxed));
+    return was;
+}
+
+/* Whoever releases, or marks what a capture held, has the capture mode that he had. */
+START_TEST(the_capture_mode_stays_as_it_was)
+{
+    CUstreamCaptureMode mode = (CUstreamCaptureMode)_i, before = mode;
+    gvmm_buffer *held = on_stream(stream), *buffer = on_stream(NULL);
+    ck_cu(cu->cuThreadExchangeStreamCaptureMode(&before));
+    gvmm_buffer_release(buffer);
+    ck_assert_int_eq(mode_of_thread(), mode);
+    hold_and_let_go_idle(held);
+    ck_assert_int_eq(mode_of_thread(), mode);
+    gvmm__retire_mark();
+    ck_assert_int_eq(mode_of_thread(), mode);
+    gvmm_drain();
+    ck_assert_int_eq(mode_of_thread(), mode);
+    ck_cu(cu->cuThreadExchangeStreamCaptureMode(&before));
+}
+END_TEST
+
+/* As src/retire.c does it. */
+static unsigned lane_of(gvmm_stream s)
+{
+    uint64_t key = ((uint64_t)(uintptr_t)s ^ (uint64_t)(uintptr_t)deferring->device.primary) * 0x9e3779b97f4a7c15u;
+    return (unsigned)(key >> 58);
+}
+
+/* Of more streams than there are lanes, two share one. What is not done of one holds up nothing of the other. */
+START_TEST(streams_that_share_a_lane)
+{
+    enum { N = 65 };
+    CUstream streams[N], of_lane[64] = {NULL}, busy = NULL, idle = NULL;
+    for (int i = 0; i < N; i++) {
+        streams[i] = new_stream(CU_STREAM_NON_BLOCKING);
+        CUstream *there = &of_lane[lane_of(streams[i])];
+        if (*there) busy = *there, idle = streams[i];
+        *there = streams[i];
+    }
+    gvmm_buffer *first = on_stream(busy), *second = on_stream(busy), *others[3];
+    uint64_t at_first = gvmm_buffer_address(first), at_second = gvmm_buffer_address(second);
+    for (int i = 0; i < 3; i++) others[i] = on_stream(idle);
+    gate *g = gate_on(busy);
+    gvmm_buffer_release(first);
+    for (int i = 0; i < 3; i++) {
+        gvmm_buffer_release(others[i]);
+        while (waiting() > (i < 1 ? 1 : 2)) sched_yield();
+        if (i == 0) gvmm_buffer_release(second);
+    }
+    ck_mapped(at_first);
+    ck_mapped(at_second);
+    gate_end(g);
+    gvmm_drain();
+    ck_assert_uint_eq(waiting(), 0);
+    ck_nothing_left();
+    for (int i = 0; i < N; i++) ck_cu(cu->cuStreamDestroy(streams[i]));
+    ck_no_warnings();
+}
+END_TEST
+
+/* Also what had to be waited for by who marks it. */
+START_TEST(what_is_waited_for_counts_as_returned)
+{
+    gvmm_buffer *held = on_stream(stream);
+    hold_and_let_go_idle(held);
+    uint64_t before = gvmm__retire_returned();
+    fault_call("cuStreamGetCtx", 1, CUDA_ERROR_UNKNOWN);
+    gvmm__retire_mark();
+    ck_ok(gvmm_faults_set(NULL));
+    ck_assert_uint_eq(gvmm__retire_returned(), before + 1);
+    ck_nothing_left();
+}
+END_TEST
+
 static void *release_many(void *s)
 {
     for (int i = 0; i < 200; i++) {
@@ -205,6 +428,224 @@ START_TEST(many_threads_release)
     gvmm_drain();
     ck_nothing_left();
     ck_no_warnings();
+}
+END_TEST
+
+static atomic_bool is_drained, goes_on;
+static gvmm_stream in_turn[2];
+
+/* On two streams in turn, so that there is always one that waits. */
+static void *release_until_drained(void *context)
+{
+    gate *before = NULL;
+    ck_cu(cu->cuCtxSetCurrent(context));
+    for (unsigned i = 0; !atomic_load(&is_drained); i++) {
+        gvmm_buffer *buffer = on_stream(in_turn[i % 2]);
+        gate *g = gate_on(in_turn[i % 2]);
+        gvmm_buffer_release(buffer);
+        if (before) gate_end(before);
+        before = g;
+        atomic_store(&goes_on, true);
+    }
+    gate_end(before);
+    return NULL;
+}
+
+/* A drain, and so an allocation that finds no memory, waits for what there is, and not until all threads pause. */
+START_TEST(a_drain_ends_while_others_go_on_releasing)
+{
+    pthread_t other;
+    CUcontext context;
+    ck_cu(cu->cuCtxGetCurrent(&context));
+    for (int i = 0; i < 2; i++) in_turn[i] = new_stream(CU_STREAM_NON_BLOCKING);
+    atomic_store(&is_drained, false);
+    atomic_store(&goes_on, false);
+    ck_assert_int_eq(pthread_create(&other, NULL, release_until_drained, context), 0);
+    while (!atomic_load(&goes_on)) sched_yield();
+    if (_i == 0) gvmm_drain();
+    else if (_i == 1) gvmm__drain();
+    else gvmm__drain_released();
+    atomic_store(&is_drained, true);
+    pthread_join(other, NULL);
+    for (int i = 0; i < 2; i++) ck_cu(cu->cuStreamDestroy(in_turn[i]));
+    ck_no_warnings();
+}
+END_TEST
+
+/* A process has a limited number of keys for what is a thread's own. Without one of its own gvmm takes nobody else's, and
+ * does its work. */
+START_TEST(without_a_key_nobody_elses_is_taken)
+{
+    static pthread_key_t keys[PTHREAD_KEYS_MAX];
+    static char values[PTHREAD_KEYS_MAX];
+    size_t count = 0;
+    uint64_t block;
+    gvmm_options options = GVMM_OPTIONS_INIT;
+    options.reuse_limit = G;
+    const void *first = pthread_getspecific(0);
+    while (count < PTHREAD_KEYS_MAX && pthread_key_create(&keys[count], NULL) == 0) count++;
+    for (size_t i = 0; i < count; i++) ck_assert_int_eq(pthread_setspecific(keys[i], &values[i]), 0);
+    if (count && keys[0] == 0) first = &values[0];
+    gvmm_resource *keeping = resource_with(options);
+    gvmm_pool *pool;
+    ck_ok(gvmm_pool_create(&pool, keeping, NULL));
+    ck_ok(gvmm_pool_malloc(&block, pool, 512, stream));
+    ck_ok(gvmm_pool_free(pool, block, stream));
+    gvmm_buffer_release(create(keeping, G));
+    gvmm_buffer_release(create(keeping, G));
+    gvmm_stats stats;
+    gvmm_get_stats(keeping, &stats);
+    ck_assert_uint_eq(stats.reused, 1);
+    gvmm_pool_release(pool);
+    gvmm_resource_release(keeping);
+    ck_assert_ptr_eq(pthread_getspecific(0), first);
+    for (size_t i = 0; i < count; i++) {
+        ck_assert_ptr_eq(pthread_getspecific(keys[i]), &values[i]);
+        pthread_key_delete(keys[i]);
+    }
+}
+END_TEST
+
+typedef struct asking {
+    job job;
+    sigset_t mask;
+} asking;
+
+static void ask_mask(job *self) { pthread_sigmask(SIG_BLOCK, NULL, &((asking *)self)->mask); }
+
+/* A signal that the program blocks in its threads would end it there; one that it handles is not to run on a stranger. A
+ * crash is told as ever. */
+START_TEST(no_signal_goes_to_gvmms_thread)
+{
+    asking a = {.job = {.run = ask_mask}};
+    sigset_t before, after;
+    pthread_sigmask(SIG_BLOCK, NULL, &before);
+    ck_ok(gvmm__worker_start());
+    pthread_sigmask(SIG_BLOCK, NULL, &after);
+    gvmm__work(&a.job);
+    gvmm_drain();
+    for (int signal = 1; signal < 32; signal++)
+        ck_assert_int_eq(sigismember(&before, signal), sigismember(&after, signal));
+    ck_assert(sigismember(&a.mask, SIGTERM) && sigismember(&a.mask, SIGINT) && sigismember(&a.mask, SIGUSR1));
+    ck_assert(!sigismember(&a.mask, SIGSEGV) && !sigismember(&a.mask, SIGABRT));
+}
+END_TEST
+
+static job turns[2];
+
+static void hand_the_other_over(job *self)
+{
+    if (!atomic_load(&is_drained)) gvmm__work(&turns[self == &turns[0]]);
+}
+
+START_TEST(a_drain_ends_while_gvmms_thread_has_more_to_do)
+{
+    atomic_store(&is_drained, false);
+    for (int i = 0; i < 2; i++) turns[i] = (job){.run = hand_the_other_over, .gives_back = _i == 1};
+    ck_ok(gvmm__worker_start());
+    gvmm__work(&turns[0]);
+    if (_i == 0) gvmm_drain();
+    else gvmm__drain_released();
+    atomic_store(&is_drained, true);
+    while (gvmm__work_waiting()) sched_yield();
+}
+END_TEST
+
+static atomic_int times;
+
+static void go_on_five_times(job *self)
+{
+    for (int i = 0; i < 50; i++) sched_yield();
+    if (atomic_fetch_add(&times, 1) < 4) gvmm__work(self);
+}
+
+/* What is done in pieces is waited for to its end. */
+START_TEST(a_drain_waits_for_what_goes_on)
+{
+    job in_pieces = {.run = go_on_five_times};
+    atomic_store(&times, 0);
+    ck_ok(gvmm__worker_start());
+    gvmm__work(&in_pieces);
+    gvmm_drain();
+    ck_assert_int_eq(atomic_load(&times), 5);
+}
+END_TEST
+
+/* On gvmm's thread: until a drain is most likely waiting for it. */
+static void take_a_while(void)
+{
+    while (!atomic_load(&is_about_to_drain)) sched_yield();
+    for (int i = 0; i < 2000; i++) sched_yield();
+}
+
+static atomic_bool is_at_it;
+
+static CUresult unmap_slowly(CUdeviceptr address, size_t size)
+{
+    atomic_store(&is_at_it, true);
+    if (gvmm__on_worker()) take_a_while();
+    return cu->cuMemUnmap(address, size);
+}
+
+static void be_slow(job *self)
+{
+    (void)self;
+    take_a_while();
+}
+
+/* On its way: just being given back; handed over behind something else, by a graph, to be marked. */
+START_TEST(a_drain_waits_for_what_is_on_its_way)
+{
+    static gvmm_driver hooked;
+    job before = {.run = be_slow};
+    hooked = *cu;
+    if (_i == 0) hooked.cuMemUnmap = unmap_slowly;
+    gvmm_resource_release(deferring);
+    use_driver(&hooked);
+    deferring = resource_with((gvmm_options)GVMM_OPTIONS_INIT);
+    gvmm_buffer *buffer = on_stream(stream);
+    uint64_t address = gvmm_buffer_address(buffer);
+    atomic_store(&is_about_to_drain, false);
+    if (_i == 0) {
+        atomic_store(&is_at_it, false);
+        gvmm_buffer_release(buffer);
+        while (!atomic_load(&is_at_it)) sched_yield();
+    } else {
+        CUgraph graph;
+        ck_ok(gvmm__worker_start());
+        gvmm__work(&before);
+        ck_cu(cu->cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+        gvmm_buffer_release(buffer);
+        ck_capture_ends(stream, &graph);
+        ck_cu(cu->cuGraphDestroy(graph));
+    }
+    atomic_store(&is_about_to_drain, true);
+    gvmm_drain();
+    ck_released(address, G);
+    ck_assert_uint_eq(waiting(), 0);
+    gvmm_resource_release(deferring);
+    deferring = NULL;
+    gvmm_drain();
+    use_driver(gvmm_faults_over(cu));
+    ck_no_warnings();
+}
+END_TEST
+
+/* The resource ends with what has gone, and leaves gvmm's thread more to do. */
+START_TEST(a_drain_waits_for_what_that_leaves)
+{
+    for (int i = 0; i < 20; i++) {
+        gvmm_resource *one = resource_with((gvmm_options)GVMM_OPTIONS_INIT);
+        gvmm_buffer *buffer;
+        ck_ok(gvmm_resource_prepare_evict(one, G));
+        ck_ok(gvmm_buffer_create(&buffer, one, G, stream));
+        gvmm_resource_release(one);
+        gate *g = gate_on(stream);
+        gvmm_buffer_release(buffer);
+        gate_end(g);
+        gvmm_drain();
+        ck_assert_uint_eq(waiting(), 0);
+    }
 }
 END_TEST
 
@@ -439,17 +880,32 @@ int main(void)
     tcase_add_test(tests, the_stream_may_be_destroyed_after_the_call);
     tcase_add_test(tests, the_default_stream_is_marked_too);
     tcase_add_test(tests, what_cannot_be_deferred_is_waited_for);
+    tcase_add_loop_test(tests, what_is_waited_for_is_done, 0, 2);
     tcase_add_test(tests, a_driver_that_has_shut_down_ends_the_waiting);
+    tcase_add_test(tests, a_driver_that_refuses_everything_holds_nobody_up);
+    tcase_add_test(tests, the_driver_is_not_replaced_under_the_worker);
     tcase_add_test(tests, a_clock_that_is_set_back_holds_nothing_up);
     tcase_add_test(tests, an_allocation_that_finds_no_memory_drains);
     tcase_add_loop_test(tests, an_allocation_that_finds_no_memory_waits_for_the_worker, 0, 3);
     tcase_add_test(tests, a_restore_that_finds_no_memory_drains);
     tcase_add_test(tests, what_came_back_since_the_attempt_is_room);
+    tcase_add_test(tests, without_a_key_nobody_elses_is_taken);
+    tcase_add_test(tests, no_signal_goes_to_gvmms_thread);
+    tcase_add_loop_test(tests, a_drain_ends_while_others_go_on_releasing, 0, 3);
+    tcase_add_loop_test(tests, a_drain_ends_while_gvmms_thread_has_more_to_do, 0, 2);
+    tcase_add_test(tests, a_drain_waits_for_what_goes_on);
+    tcase_add_loop_test(tests, a_drain_waits_for_what_is_on_its_way, 0, 2);
+    tcase_add_test(tests, a_drain_waits_for_what_that_leaves);
     tcase_add_test(tests, a_warning_handler_may_drain);
     tcase_add_test(tests, a_warning_handler_may_drain_while_its_thread_marks);
     tcase_add_test(tests, a_wrapped_buffer_is_closed_at_once);
     tcase_add_test(tests, many_releases_in_flight);
     tcase_add_test(tests, host_memory_has_nothing_to_wait_for);
+    tcase_add_loop_test(tests, what_a_host_function_releases_is_not_lost, 0, 3);
+    tcase_add_test(tests, what_a_host_function_trims_goes);
+    tcase_add_loop_test(tests, the_capture_mode_stays_as_it_was, 0, 3);
+    tcase_add_test(tests, streams_that_share_a_lane);
+    tcase_add_test(tests, what_is_waited_for_counts_as_returned);
     tcase_add_test(tests, many_threads_release);
     tcase_add_test(tests, an_evict_leaves_released_memory_to_its_work);
     return run_suites(suite, NULL);

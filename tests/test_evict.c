@@ -345,6 +345,69 @@ START_TEST(a_warning_may_use_the_buffer)
 }
 END_TEST
 
+static void restore_in_warning(void *user, const gvmm_error *error)
+{
+    (void)user, (void)error;
+    ck_fails(gvmm_buffer_restore(used_by_warning), GVMM_E_INVALID);
+    warnings++;
+}
+
+static void restore_in_handler(void *user, const gvmm_residency_event *event)
+{
+    (void)user, (void)event;
+    ck_fails(gvmm_buffer_restore(used_by_warning), GVMM_E_INVALID);
+    warnings++;
+}
+
+/* Who is told of something by an evict waits for no other: it would be itself. */
+START_TEST(a_handler_does_not_wait_for_its_own_evict)
+{
+    used_by_warning = create(plain, G);
+    warnings = 0;
+    gvmm_set_warning_handler(restore_in_warning, NULL);
+    fault_call("cuMemUnmap", 1, CUDA_ERROR_UNKNOWN);
+    evict(used_by_warning, GVMM_CONTENTS_DROP);
+    fault(0, false);
+    ck_assert_uint_eq(warnings, 1);
+    gvmm_resource_set_residency_handler(plain, restore_in_handler, NULL);
+    ck_ok(gvmm_buffer_restore(used_by_warning));
+    ck_assert_uint_eq(warnings, 3);
+    gvmm_resource_set_residency_handler(plain, NULL, NULL);
+    ck_assert_uint_eq(gvmm_buffer_evicted_bytes(used_by_warning), 0);
+    gvmm_buffer_release(used_by_warning);
+}
+END_TEST
+
+static void open_gate(void *g, const gvmm_residency_event *event)
+{
+    if (event->what == GVMM_BEFORE_RESTORE) gate_open(g);
+}
+
+/* Nor does gvmm's thread, for which the restore waits that needs the room. */
+START_TEST(a_handler_does_not_wait_for_who_waits_for_it)
+{
+    if (on_gpu) return; /* it would fill the card */
+    gvmm_buffer *second;
+    size_t most = (size_t)100 << 30;
+    gvmm_resource *deferring = resource_with((gvmm_options)GVMM_OPTIONS_INIT);
+    ck_ok(gvmm_buffer_create(&used_by_warning, deferring, most, stream));
+    evict(used_by_warning, GVMM_CONTENTS_DROP);
+    ck_ok(gvmm_buffer_create(&second, deferring, most, stream));
+    gate *g = gate_on(stream);
+    gvmm_buffer_release(second);
+    warnings = 0;
+    gvmm_set_warning_handler(restore_in_warning, NULL);
+    gvmm_resource_set_residency_handler(deferring, open_gate, g); /* when it is under way */
+    fault_call("cuMemUnmap", 1, CUDA_ERROR_UNKNOWN);
+    ck_ok(gvmm_buffer_restore(used_by_warning));
+    fault(0, false);
+    ck_assert_uint_eq(warnings, 1);
+    gvmm_buffer_release(used_by_warning);
+    gvmm_resource_release(deferring);
+    gate_end(g);
+}
+END_TEST
+
 START_TEST(ten_rotations_leave_no_pinned_memory)
 {
     enum { MODELS = 3 };
@@ -486,6 +549,8 @@ int main(void)
     tcase_add_test(failing, memory_made_ahead_is_given_up_for_a_restore);
     tcase_add_test(failing, memory_made_ahead_elsewhere_is_given_up_too);
     tcase_add_test(failing, a_warning_may_use_the_buffer);
+    tcase_add_test(failing, a_handler_does_not_wait_for_its_own_evict);
+    tcase_add_test(failing, a_handler_does_not_wait_for_who_waits_for_it);
     tcase_add_test(failing, ten_rotations_leave_no_pinned_memory);
     TCase *threads = add_watched_case(suite, "threads");
     tcase_add_test(threads, threads_use_the_buffer_meanwhile);

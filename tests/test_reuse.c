@@ -275,6 +275,31 @@ START_TEST(what_one_thread_releases_another_is_given)
 }
 END_TEST
 
+static gvmm_resource *to_end;
+
+static void end_resource(void *unused, const gvmm_error *error)
+{
+    (void)unused;
+    (void)error;
+    gvmm_resource_release(to_end);
+    to_end = NULL;
+}
+
+/* It would wait for the call that it is told of, which drops what another resource needs the room of. */
+START_TEST(a_warning_handler_may_end_a_cache_that_drops)
+{
+    gvmm_buffer *buffers[2];
+    to_end = resource_with(keeping_options());
+    for (int i = 0; i < 2; i++) ck_ok(gvmm_buffer_create(&buffers[i], to_end, G, stream));
+    for (int i = 0; i < 2; i++) gvmm_buffer_release(buffers[i]);
+    gvmm_set_warning_handler(end_resource, NULL);
+    ck_ok(gvmm_faults_set(&(gvmm_fault){1, true, "cuThreadExchangeStreamCaptureMode", CUDA_ERROR_UNKNOWN}));
+    ck_assert(gvmm__reuse_trim_all());
+    ck_ok(gvmm_faults_set(NULL));
+    ck_assert_ptr_null(to_end);
+}
+END_TEST
+
 enum { KEPT = 10 };
 
 static void *keep_many(void *chunks)
@@ -487,6 +512,7 @@ int main(void)
     tcase_add_checked_fixture(faults, begin, finish);
     tcase_add_test(faults, threads_that_end_leave_their_place);
     tcase_add_test(faults, what_cannot_be_kept_is_no_failure);
+    tcase_add_test(faults, a_warning_handler_may_end_a_cache_that_drops);
     tcase_add_loop_test(faults, whatever_fails_nothing_is_lost, 0, 4);
     TCase *alone = tcase_create("a machine of its own");
     tcase_set_timeout(alone, 60);

@@ -114,6 +114,18 @@ START_TEST(a_new_stream_with_an_old_handle_waits)
 }
 END_TEST
 
+/* Nor is one that has no number the same as another without. */
+START_TEST(streams_without_a_number_are_not_the_same)
+{
+    ck_ok(gvmm_faults_set(&(gvmm_fault){1, true, "cuStreamGetId", CUDA_ERROR_UNKNOWN}));
+    uint64_t address = leave(G, stream);
+    watch();
+    ck_assert(is_reused(address, G, stream));
+    ck_assert_uint_eq(calls_of(GVMM_CALL_cuStreamWaitEvent), 1);
+    ck_ok(gvmm_faults_set(NULL));
+}
+END_TEST
+
 START_TEST(a_replaced_stream_counts)
 {
     CUstream other = new_stream(CU_STREAM_NON_BLOCKING);
@@ -126,7 +138,14 @@ START_TEST(a_replaced_stream_counts)
     ck_assert_uint_eq(calls_of(GVMM_CALL_cuStreamWaitEvent), 1);
     buffer = make(G, stream);
     address = gvmm_buffer_address(buffer);
-    ck_ok(gvmm_buffer_close_deferred(buffer, other)); /* the handle stays, closed */
+    ck_ok(gvmm_buffer_close_deferred(buffer, NULL)); /* the handle stays, closed; the stream is the same */
+    gvmm_buffer_release(buffer);
+    watch();
+    ck_assert(is_reused(address, G, stream));
+    ck_assert_uint_eq(calls_of(GVMM_CALL_cuStreamWaitEvent), 0);
+    buffer = make(G, stream);
+    address = gvmm_buffer_address(buffer);
+    ck_ok(gvmm_buffer_close_deferred(buffer, other));
     ck_assert(gvmm_buffer_is_closed(buffer));
     ck_assert_uint_eq(gvmm_buffer_size(buffer), 0);
     watch();
@@ -392,6 +411,34 @@ START_TEST(trimming_gives_up_the_oldest)
 }
 END_TEST
 
+/* Beside a newer one of `size` bytes, behind work that is not done. */
+static void ck_goes_before(size_t size, size_t trimmed)
+{
+    gvmm_buffer *a = make(G, stream), *b = make(size, stream);
+    uint64_t at_a = gvmm_buffer_address(a), at_b = gvmm_buffer_address(b);
+    gvmm_stats now;
+    gvmm_buffer_release(a);
+    gate *g = gate_on(stream);
+    gvmm_buffer_release(b);
+    ck_assert_uint_eq(gvmm_resource_trim(keeping, 0), trimmed);
+    do { /* Check's timeout bounds it */
+        sched_yield();
+        gvmm_get_stats(NULL, &now);
+    } while (now.releases_waiting > 1);
+    ck_released(at_a, G);
+    ck_mapped(at_b);
+    gate_end(g);
+    gvmm_drain();
+}
+
+/* What is trimmed goes when the work before it is done, whatever the stream is about since. */
+START_TEST(what_is_trimmed_waits_for_its_own_work)
+{
+    ck_goes_before(G, 2 * G);
+    ck_goes_before((LIMIT + 1) * G, G); /* which is not kept */
+}
+END_TEST
+
 START_TEST(the_limit_can_be_changed)
 {
     gvmm_buffer *list[3];
@@ -557,22 +604,23 @@ int main(void)
     Suite *suite = suite_create("what is kept");
     const struct {
         const char *name;
-        const TTest *tests[16];
+        const TTest *tests[20]; /* the rest are NULL */
     } cases[] = {
         {"streams",
          {the_same_stream_has_it_at_once, where_streams_outlive_nothing_is_recorded, another_stream_waits,
           another_stream_waits_where_streams_outlive, a_per_thread_stream_waits_for_the_legacy_one,
-          a_new_stream_with_an_old_handle_waits, a_replaced_stream_counts, only_the_same_size_is_reused,
-          host_memory_is_kept_too}},
+          a_new_stream_with_an_old_handle_waits, streams_without_a_number_are_not_the_same, a_replaced_stream_counts,
+          only_the_same_size_is_reused, host_memory_is_kept_too}},
         {"captures",
          {a_capturing_stream_is_given_new_memory, what_a_capture_may_use_is_not_kept,
           a_default_stream_beside_a_capture_is_left_alone, trimming_needs_no_mode}},
         {"kept",
          {what_others_show_is_not_kept, what_was_changed_is_not_kept, what_waited_is_not_kept,
           a_range_of_chunks_is_kept_whole, a_capacity_comes_back_with_it, the_oldest_goes_at_the_limit,
-          trimming_gives_up_the_oldest, the_limit_can_be_changed, all_goes_with_the_last_user,
-          an_evicted_resource_keeps_nothing, evicted_memory_is_not_kept, the_last_user_can_come_again,
-          kept_memory_makes_room, kept_memory_makes_room_for_a_restore, kept_memory_makes_room_beside_a_capture}},
+          trimming_gives_up_the_oldest, what_is_trimmed_waits_for_its_own_work, the_limit_can_be_changed,
+          all_goes_with_the_last_user, an_evicted_resource_keeps_nothing, evicted_memory_is_not_kept,
+          the_last_user_can_come_again, kept_memory_makes_room, kept_memory_makes_room_for_a_restore,
+          kept_memory_makes_room_beside_a_capture}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         TCase *tests = add_watched_case(suite, cases[i].name);
