@@ -580,8 +580,8 @@ typedef struct gvmm_share_options {
     }
 
 /* Why the handle type in force is not the one that was asked for: which driver call said no, and what would help.
- * `available` if it is, or if that was GVMM_LOCATION_HOST, which has none. Out of memory is never taken for an answer:
- * the resource is not made then. */
+ * `available` if it is, or if no driver had to be asked, as with GVMM_LOCATION_HOST and GVMM_HANDLE_WIN32. Out of memory is
+ * never taken for an answer: the resource is not made then. */
 struct gvmm_answer;
 GVMM_API void gvmm_resource_handle_answer(const gvmm_resource *resource, struct gvmm_answer *out);
 
@@ -813,7 +813,7 @@ typedef struct gvmm_pool gvmm_pool;
 
 typedef struct gvmm_pool_options {
     size_t struct_size;
-    size_t limit; /* bytes of physical memory that the pool may have; 0: what the device has */
+    size_t limit; /* bytes of physical memory that the pool may have; 0: what the device has, or those of the stripe */
     /* Promises that every stream named in a free lives as long as the pool, and begins no capture while another thread
      * uses it: a free is then cheaper. */
     bool streams_outlive;
@@ -840,8 +840,9 @@ typedef struct gvmm_pool_options {
 GVMM_API gvmm_result gvmm_pool_create(gvmm_pool **out, gvmm_resource *resource, const gvmm_pool_options *options);
 
 /* One reference more, one less. Both take NULL. The last release waits for the work of what was freed, and gives all
- * memory back. All blocks must have been freed before; if some were not, a warning says so, nothing is given back, and the
- * caller still has the reference. What a graph holds (see gvmm_pool_free) keeps the pool. */
+ * memory back. All blocks must have been freed before; if some were not, or a stream cannot be waited for as it captures, a
+ * warning says so, nothing is given back, and the caller still has the reference. What a graph holds (see gvmm_pool_free)
+ * keeps the pool. */
 GVMM_API gvmm_pool *gvmm_pool_retain(gvmm_pool *pool);
 GVMM_API void gvmm_pool_release(gvmm_pool *pool);
 

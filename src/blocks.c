@@ -12,7 +12,7 @@
 #include "internal.h"
 
 enum {
-    SCAN = 64, /* blocks of a class that are looked at, at most */
+    SCAN = 64, /* blocks of a class that a quick look takes in */
     SLAB = 64  /* blocks that are allocated at a time */
 };
 
@@ -77,23 +77,24 @@ static pool_block *first_from(const bins *in, unsigned level, unsigned slot)
     return in->first[level][__builtin_ctz(slots)];
 }
 
-static pool_block *best_of(pool_block *list, size_t size)
+static pool_block *best_of(pool_block *list, size_t size, size_t scan)
 {
     pool_block *best = NULL;
-    int left = SCAN;
-    for (pool_block *b = list; b && left--; b = b->list.next) {
+    for (pool_block *b = list; b && scan--; b = b->list.next) {
         if (b->size < size) continue;
         if (!best || b->size < best->size || (b->size == best->size && b->address < best->address)) best = b;
     }
     return best;
 }
 
-pool_block *gvmm__bins_best(const bins *in, size_t size)
+pool_block *gvmm__bins_best(const bins *in, size_t size, bool quick)
 {
     unsigned level, slot;
+    size_t scan = quick ? SCAN
+                        : SIZE_MAX; /* in the size's own class what fits may be behind any number that does not */
     class_of(size, &level, &slot);
-    pool_block *best = in->slots[level] & 1u << slot ? best_of(in->first[level][slot], size) : NULL;
-    return best ? best : best_of(first_from(in, level, slot + 1), size);
+    pool_block *best = in->slots[level] & 1u << slot ? best_of(in->first[level][slot], size, scan) : NULL;
+    return best ? best : best_of(first_from(in, level, slot + 1), size, SCAN);
 }
 
 pool_block *gvmm__bins_next(const bins *in, const pool_block *after, size_t least)

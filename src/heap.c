@@ -69,50 +69,57 @@ static void keep_better(window *best, const window *w)
     if (better) *best = *w;
 }
 
-/* From `first` to the right. */
-static void try_from(const heap *h, const arena *own, size_t size, pool_block *first, window *best)
+/* Windows that begin with the block `first` and end in `last`, at whose end `covered` bytes lie behind the beginning, `missing`
+ * of which are holes. It is the first block with which they are enough. */
+static void try_begin(const heap *h, size_t size, pool_block *first, const pool_block *last, size_t covered,
+                      size_t missing, window *best)
 {
-    window w = {first, first->address, 0, 0};
-    size_t covered = 0;
-    for (pool_block *b = first; covered < size && is_usable(h, b, own); b = b->right) {
-        size_t part = b->size;
-        if (b->kind == BLOCK_HOLE) {
-            size_t needed = size - covered;
-            gvmm__round_up(&needed, granule(h));
-            part = smaller(part, needed);
-            w.missing += part;
+    size_t left_out = last->kind == BLOCK_HOLE ? (covered - size) / granule(h) * granule(h) : 0;
+    window w = {first, first->address, missing - left_out, covered - left_out - size};
+    keep_better(best, &w);
+}
+
+/* Windows that begin in the hole and end with the last block: `covered` bytes lie behind the hole, too few. */
+static void try_end_of(const heap *h, size_t size, pool_block *hole, size_t covered, size_t missing, window *best)
+{
+    size_t needed = size - covered;
+    gvmm__round_up(&needed, granule(h));
+    window w = {hole, end_of(hole) - needed, missing + needed, covered + needed - size};
+    keep_better(best, &w);
+}
+
+/* From the first block of a run of usable ones to its end, with a window that is moved along: from `first` to `last`, too small
+ * but for a moment. */
+static void try_run(const heap *h, const arena *own, size_t size, pool_block *start, window *best)
+{
+    pool_block *first = start;
+    size_t covered = 0, missing = 0;
+    for (pool_block *last = start; is_usable(h, last, own); last = last->right) {
+        covered += last->size;
+        if (last->kind == BLOCK_HOLE) missing += last->size;
+        for (; covered >= size; first = first->right) {
+            try_begin(h, size, first, last, covered, missing, best);
+            covered -= first->size;
+            if (first->kind == BLOCK_HOLE) missing -= first->size;
         }
-        covered += part;
+        if (covered && first != start && first->left->kind == BLOCK_HOLE)
+            try_end_of(h, size, first->left, covered, missing, best);
     }
-    w.over = covered - size;
-    if (covered >= size) keep_better(best, &w);
 }
 
-/* The end of a hole and what is behind it. */
-static void try_end_of(const heap *h, const arena *own, size_t size, pool_block *hole, window *best)
-{
-    size_t behind = 0;
-    for (pool_block *b = hole->right; behind < size && is_ready_for(h, b, own); b = b->right) behind += b->size;
-    if (!behind || behind >= size) return;
-    size_t missing = size - behind;
-    gvmm__round_up(&missing, granule(h));
-    window w = {hole, end_of(hole) - missing, missing, behind + missing - size};
-    if (missing <= hole->size) keep_better(best, &w);
-}
-
+/* In the run of usable blocks that `b`, a hole or of one's own arena, is the first of its kind in; else it has been looked at.
+ * Before `b` in it there can only be one common block, as two are joined. */
 static void try_around(const heap *h, const arena *own, size_t size, pool_block *b, window *best)
 {
-    pool_block *first = b;
-    while (is_ready_for(h, first->left, own)) first = first->left;
-    try_from(h, own, size, first, best);
-    if (b->kind == BLOCK_HOLE) try_end_of(h, own, size, b, best);
+    pool_block *first = is_ready_for(h, b->left, NULL) ? b->left : b;
+    if (!is_usable(h, first->left, own)) try_run(h, own, size, first, best);
 }
 
 /* The best of the arena's own, else of the common ones; NULL: none is ready. */
-static pool_block *best_ready(const heap *h, unsigned region, size_t size, const arena *own)
+static pool_block *best_ready(const heap *h, unsigned region, size_t size, const arena *own, bool quick)
 {
-    pool_block *b = own ? gvmm__bins_best(&own->bins[region], size) : NULL;
-    return b ? b : gvmm__bins_best(&h->common.bins[region], size);
+    pool_block *b = own ? gvmm__bins_best(&own->bins[region], size, quick) : NULL;
+    return b ? b : gvmm__bins_best(&h->common.bins[region], size, quick);
 }
 
 /* The window that misses least. Only where a hole is, or where blocks of two kinds meet, can there be one that no bin
@@ -120,11 +127,11 @@ static pool_block *best_ready(const heap *h, unsigned region, size_t size, const
 static window find_window(const heap *h, unsigned region, size_t size, const arena *own)
 {
     window best = {NULL, UINT64_MAX, SIZE_MAX, SIZE_MAX};
-    pool_block *ready = best_ready(h, region, size, own);
+    pool_block *ready = best_ready(h, region, size, own, false);
     if (ready) return (window){ready, ready->address, 0, 0};
     for (pool_block *b = NULL; (b = gvmm__bins_next(&h->holes[region], b, 1));) try_around(h, own, size, b, &best);
     for (pool_block *b = NULL; own && (b = gvmm__bins_next(&own->bins[region], b, 1));)
-        if (is_ready_for(h, b->left, own) || is_ready_for(h, b->right, own)) try_around(h, own, size, b, &best);
+        try_around(h, own, size, b, &best);
     return best;
 }
 
@@ -190,7 +197,7 @@ gvmm_result gvmm__heap_take(pool_block **out, heap *h, unsigned region, size_t s
 {
     gvmm_result r = gvmm__blocks_spare(h, 1);
     if (r) return r;
-    pool_block *b = best_ready(h, region, size, own);
+    pool_block *b = best_ready(h, region, size, own, true);
     *out = NULL;
     return b ? hand_out(out, h, b, size) : GVMM_OK;
 }
@@ -308,17 +315,19 @@ static size_t piece_size(const filling *f)
     return (granules < 2 ? 1 : (size_t)1 << (63 - __builtin_clzll(granules))) * granule(f->heap);
 }
 
+/* Of a stripe a chunk lies on one device: which one the address tells. */
 static gvmm_result make(filling *f, pool_block *hole, uint64_t at, size_t room)
 {
     heap *h = f->heap;
-    size_t size = smaller(piece_size(f), room);
+    uint64_t offset = at - h->base, chunk = h->placement->stripe_count ? h->placement->chunk_size : SIZE_MAX;
+    size_t size = smaller(smaller(piece_size(f), room), (size_t)(chunk - offset % chunk));
     if (size > h->limit || h->physical > h->limit - size)
         return gvmm__fail(GVMM_E_NO_DEVICE_MEMORY, "pool: %zu bytes more would exceed its limit of %zu; it has %zu",
                           size, h->limit, h->physical);
     piece *p = gvmm__alloc(sizeof *p);
     if (!p) return GVMM_E_NO_HOST_MEMORY;
     memory *m;
-    gvmm_result r = gvmm__memory_create(&m, h->placement, size, (size_t)((at - h->base) / granule(h)), h->account);
+    gvmm_result r = gvmm__memory_create(&m, h->placement, size, (size_t)(offset / chunk), h->account);
     if (r) {
         gvmm__free(p);
         return r;

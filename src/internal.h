@@ -405,6 +405,12 @@ void gvmm__placement_release(placement *p);
 /* The ordinal of the device that gets the how-manieth chunk of a range; -1: the host. */
 int gvmm__placement_device(const placement *p, size_t place);
 
+/* May a chunk lie on the device? */
+bool gvmm__placement_has(const placement *p, int device);
+
+/* Bytes that its device has, or the devices of its stripe together. */
+gvmm_result gvmm__placement_memory(uint64_t *out, const placement *p);
+
 /* ---- memory.c, reservation.c: undone by cuMemRelease, cuMemAddressFree ---- */
 
 typedef struct mapping mapping;
@@ -805,8 +811,9 @@ static inline size_t gvmm__block_round(size_t size)
     return (size + step - 1) & ~(step - 1);
 }
 
-/* The best fit, by size and then by address; NULL: none. And all from a size on, roughly from small to large. */
-pool_block *gvmm__bins_best(const bins *in, size_t size);
+/* The best fit, by size and then by address; NULL: none. `quick`: looks at so many, and may miss it. And all from a size on,
+ * roughly from small to large. */
+pool_block *gvmm__bins_best(const bins *in, size_t size, bool quick);
 pool_block *gvmm__bins_next(const bins *in, const pool_block *after, size_t least);
 
 /* Room for so many cuts. */

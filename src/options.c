@@ -220,21 +220,14 @@ static gvmm_result ask_granularity(placement *p, const gvmm_options *o)
 }
 
 /* As much address space as the location has memory. */
-static gvmm_result ask_capacity(placement *p, const gvmm_options *o, CUdevice device)
+static gvmm_result ask_capacity(placement *p, const gvmm_options *o)
 {
     if (o->capacity != GVMM_CAPACITY_ALL) return GVMM_OK;
     if (!on_device(o)) {
         p->capacity = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
         return GVMM_OK;
     }
-    p->capacity = 0;
-    for (size_t i = 0; i < (o->stripe_count ? o->stripe_count : 1); i++) {
-        size_t bytes;
-        gvmm_result r = DRIVER(cuDeviceTotalMem, &bytes, o->stripe_count ? o->stripe[i] : device);
-        if (r) return gvmm__about(r, "option capacity", "memory of device %d", device);
-        p->capacity += bytes;
-    }
-    return GVMM_OK;
+    return gvmm__placement_memory(&p->capacity, p);
 }
 
 static CUmemAllocationProp prop_of(const gvmm_options *o, CUdevice device)
@@ -362,7 +355,7 @@ gvmm_result gvmm__placement_create(placement **out, gvmm_options *o, int ordinal
         fill(p, o, device);
         r = ask_granularity(p, o);
     }
-    if (!r) r = ask_capacity(p, o, device);
+    if (!r) r = ask_capacity(p, o);
     if (r) {
         gvmm__placement_release(p);
         return r;

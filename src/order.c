@@ -156,31 +156,50 @@ void gvmm__orders_linger(orders *o, pthread_mutex_t *lock)
     }
 }
 
-/* The last mark of an order, which stays until it is let go; NULL: none. Or, where no event could be had, the number up
- * to which only waiting for the stream helps. The place may be another stream's by then. */
-static mark *hold_last(orders *o, unsigned i, pthread_mutex_t *lock, uint64_t *unmarked, gvmm_stream *stream)
+/* What an order has to be waited for, at some moment. */
+typedef struct waiting {
+    mark *at;      /* stays until it is let go; NULL: none is left */
+    uint64_t last; /* number of the last mark */
+    uint64_t
+        unmarked; /* where no event could be had, the number up to which only waiting for the stream helps; else 0 */
+    gvmm_stream stream;
+} waiting;
+
+static void hold_first(waiting *out, const orders *o, unsigned i, pthread_mutex_t *lock)
 {
+    *out = (waiting){0};
     gvmm__silent_lock(lock);
     order *of = i < o->count ? o->list[i] : NULL;
-    mark *m = of ? of->first : NULL;
-    while (m && m->next) m = m->next;
-    if (m) m->waiting++;
-    *unmarked = of && of->marked < of->entered ? of->entered : 0;
-    *stream = of ? of->stream : NULL;
+    if (of) {
+        out->at = of->first;
+        out->last = of->marked;
+        out->unmarked = of->marked < of->entered ? of->entered : 0;
+        out->stream = of->stream;
+    }
+    if (out->at) out->at->waiting++;
     gvmm__silent_unlock(lock);
-    return m;
 }
 
+/* Those behind a mark that is held are there too. */
+static void hold_next(waiting *w, pthread_mutex_t *lock)
+{
+    gvmm__silent_lock(lock);
+    w->at->waiting--;
+    w->at = w->at->number < w->last ? w->at->next : NULL;
+    if (w->at) w->at->waiting++;
+    gvmm__silent_unlock(lock);
+}
+
+/* Each mark, as threads' blocks do not come in the order of their events. The place may be another stream's in the end. */
 static void wait_for(orders *o, unsigned i, pthread_mutex_t *lock)
 {
-    uint64_t unmarked;
-    gvmm_stream stream;
-    mark *m = hold_last(o, i, lock, &unmarked, &stream);
-    if (m) (void)DRIVER_QUIET(cuEventSynchronize, m->event); /* a failure: the poll will see what it is */
-    bool waited = unmarked && gvmm__stream_wait_or_fail(stream, o->device) == GVMM_OK;
+    waiting w;
+    hold_first(&w, o, i, lock);
+    for (; w.at; hold_next(&w, lock))
+        (void)DRIVER_QUIET(cuEventSynchronize, w.at->event); /* a failure: the poll will see what it is */
+    if (!w.unmarked || gvmm__stream_wait_or_fail(w.stream, o->device) != GVMM_OK) return;
     gvmm__silent_lock(lock);
-    if (m) m->waiting--;
-    if (waited) gvmm__heap_done(o->heap, &o->list[i]->arena, unmarked);
+    gvmm__heap_done(o->heap, &o->list[i]->arena, w.unmarked);
     gvmm__silent_unlock(lock);
 }
 

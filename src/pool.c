@@ -32,13 +32,14 @@ struct gvmm_pool {
     ref refs;  /* theirs together, one; what waits has one each */
     gvmm_resource *resource;
     account *account;
-    size_t memory;        /* of the device, bytes */
+    uint64_t memory;      /* of the device, or of those of the stripe, bytes */
     gvmm_pool *next;      /* of all pools, guarded by pools_lock */
     pthread_mutex_t lock; /* a silent one */
     heap heap;
     orders orders;
     reuse *reuse;
     bool reuse_ended;
+    reuse_figures ended; /* what it had counted then */
     /* Guarded by the lock: figures; waiting: bytes of blocks that gvmm__retire has. */
     size_t live_peak, rounded_peak, waiting;
     uint64_t searches, given_up; /* mallocs and frees that the cache had no part in */
@@ -81,9 +82,9 @@ static void read_figures(gvmm_pool *pool, gvmm_pool_stats *out)
     out->rounded_bytes = h->used > free ? h->used - free : 0;
     out->physical_bytes = h->physical;
     out->physical_peak = h->physical_peak;
-    out->reuses = cache.taken;
-    out->mallocs = cache.taken + pool->searches;
-    uint64_t freed = cache.put + pool->given_up;
+    out->reuses = cache.taken + pool->ended.taken;
+    out->mallocs = out->reuses + pool->searches;
+    uint64_t freed = cache.put + pool->ended.put + pool->given_up;
     out->blocks = out->mallocs > freed ? out->mallocs - freed : 0;
     out->stitches = h->stitches;
 }
@@ -180,13 +181,13 @@ static gvmm_result check_options(gvmm_pool_options *out, const gvmm_pool_options
 static gvmm_result fit_out(gvmm_pool *pool, const gvmm_pool_options *o)
 {
     placement *p = pool->resource->placement;
-    gvmm_result r = DRIVER(cuDeviceTotalMem, &pool->memory, device_of(pool)->handle);
-    if (r) return gvmm__about(r, "pool", "memory of device %d", device_of(pool)->ordinal);
+    gvmm_result r = gvmm__placement_memory(&pool->memory, p);
+    if (r) return r;
     pool->account = gvmm__account_create();
     if (!pool->account) return GVMM_E_NO_HOST_MEMORY;
-    size_t limit = o->limit ? o->limit : SIZE_MAX, most = limit < pool->memory ? limit : pool->memory;
+    uint64_t limit = o->limit ? o->limit : SIZE_MAX, most = limit < pool->memory ? limit : pool->memory;
     r = gvmm__worker_start();
-    if (!r) r = gvmm__heap_start(&pool->heap, p, pool->account, SPACE * (uint64_t)most, limit);
+    if (!r) r = gvmm__heap_start(&pool->heap, p, pool->account, SPACE * most, (size_t)limit);
     if (!r) {
         r = gvmm__reuse_create(&pool->reuse, device_of(pool), SIZE_MAX, o->streams_outlive, leave_cache);
         if (r) gvmm__heap_end(&pool->heap);
@@ -207,7 +208,8 @@ static gvmm_pool *next_pool(const gvmm_pool *p, int device)
 {
     pthread_mutex_lock(&pools_lock);
     gvmm_pool *next = p ? p->next : pools;
-    while (next && (device_of(next)->ordinal != device || !ref_try_retain(&next->refs))) next = next->next;
+    while (next && !(gvmm__placement_has(next->resource->placement, device) && ref_try_retain(&next->refs)))
+        next = next->next;
     pthread_mutex_unlock(&pools_lock);
     return next;
 }
@@ -304,8 +306,15 @@ static void delete_pool(gvmm_pool *pool)
 /* What is not known to be done with stays where it is: unmapping it would be worse. The caller's again. */
 static void refuse(gvmm_pool *pool)
 {
+    gvmm_pool_stats now;
+    gvmm_pool_get_stats(pool, &now);
     ref_init(&pool->users);
-    gvmm__warn(GVMM_E_INVALID, "pool", pool->heap.base, "not released: %zu bytes are in use", pool->heap.used);
+    if (now.blocks)
+        gvmm__warn(GVMM_E_INVALID, "pool", pool->heap.base, "not released: %llu bytes are in use",
+                   (unsigned long long)now.rounded_bytes);
+    else
+        gvmm__warn(GVMM_E_CAPTURING, "pool", pool->heap.base,
+                   "not released: work of what was freed cannot be waited for");
 }
 
 static void unhold(gvmm_pool *pool)
@@ -321,10 +330,9 @@ static void unhold(gvmm_pool *pool)
 
 static void end_reuse(gvmm_pool *pool)
 {
-    reuse_figures last;
     pool->reuse_ended = true;
-    gvmm__reuse_end(pool->reuse, &last);
-    gvmm__count_calls(last.calls);
+    gvmm__reuse_end(pool->reuse, &pool->ended);
+    gvmm__count_calls(pool->ended.calls);
 }
 
 /* All that waits for streams is done here, by the last user: what a graph holds keeps the pool longer, and comes to its
@@ -399,6 +407,12 @@ static gvmm_result check_limit(gvmm_pool *pool, size_t size)
     return gvmm__fail(GVMM_E_NO_DEVICE_MEMORY, "pool: %zu bytes are more than its limit of %zu", size, limit);
 }
 
+/* Wherever memory may be short. */
+static void make_room(const placement *p)
+{
+    for (unsigned i = 0; i == 0 || i < p->stripe_count; i++) gvmm__make_room(gvmm__placement_device(p, i), 0);
+}
+
 static gvmm_result allocate(pool_block **out, gvmm_pool *pool, request *q)
 {
     gvmm_result r = check_limit(pool, q->size);
@@ -406,7 +420,7 @@ static gvmm_result allocate(pool_block **out, gvmm_pool *pool, request *q)
         if (e == SPARING) gvmm__reuse_trim(pool->reuse, 0);
         if (e == SAVING) gvmm__orders_linger(&pool->orders, &pool->lock);
         if (e == WAITING) {
-            gvmm__make_room(device_of(pool)->ordinal, 0);
+            make_room(pool->resource->placement);
             gvmm__orders_wait(&pool->orders, &pool->lock);
         }
         gvmm__silent_lock(&pool->lock);
@@ -423,8 +437,8 @@ static gvmm_result allocate(pool_block **out, gvmm_pool *pool, request *q)
 static gvmm_result refuse_size(const gvmm_pool *pool, size_t size)
 {
     if (!size) return gvmm__fail(GVMM_E_INVALID, "size is 0");
-    return gvmm__fail(GVMM_E_NO_DEVICE_MEMORY, "pool: %zu bytes are more than device %d has: %zu", size,
-                      device_of(pool)->ordinal, pool->memory);
+    return gvmm__fail(GVMM_E_NO_DEVICE_MEMORY, "pool: %zu bytes are more than its devices have: %llu", size,
+                      (unsigned long long)pool->memory);
 }
 
 /* What the heap has at hand, else NULL. */

@@ -47,4 +47,14 @@ static inline void hold_by_capture_and_let_go(gvmm_buffer *held)
     while (waiting() < 1) sched_yield(); /* it waits to be marked */
 }
 
+/* The same, and nothing captures any more. */
+static inline void hold_and_let_go_idle(gvmm_buffer *held)
+{
+    CUgraph graph;
+    hold_by_capture_and_let_go(held);
+    ck_capture_ends(stream, &graph);
+    ck_cu(cu->cuGraphDestroy(graph));
+    while (gvmm__work_waiting()) sched_yield();
+}
+
 #endif

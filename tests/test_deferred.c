@@ -571,6 +571,8 @@ START_TEST(a_drain_waits_for_what_goes_on)
 }
 END_TEST
 
+static atomic_bool is_about_to_drain;
+
 /* On gvmm's thread: until a drain is most likely waiting for it. */
 static void take_a_while(void)
 {

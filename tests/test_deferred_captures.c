@@ -192,15 +192,6 @@ START_TEST(what_a_capture_held_is_marked_by_the_thread_that_released_it)
 }
 END_TEST
 
-static void hold_and_let_go_idle(gvmm_buffer *held)
-{
-    CUgraph graph;
-    hold_by_capture_and_let_go(held);
-    ck_capture_ends(stream, &graph);
-    ck_cu(cu->cuGraphDestroy(graph));
-    while (gvmm__work_waiting()) sched_yield();
-}
-
 /* What cannot be marked yet is met first or last. */
 START_TEST(one_stream_that_captures_holds_up_no_other)
 {

@@ -542,6 +542,21 @@ START_TEST(what_is_busy_is_not_stitched)
 }
 END_TEST
 
+/* What was done with before the stream got work that lasts does not wait for that. */
+START_TEST(trimming_gives_what_was_freed_first)
+{
+    uint64_t a = take(8 * MiB, stream), apart = take(2 * MiB, stream), b = take(8 * MiB, stream);
+    give(a, stream);
+    synchronize(stream);
+    gate *g = gate_on(stream);
+    give(b, stream);
+    ck_assert_uint_eq(gvmm_pool_trim(pool, 0), 8 * MiB);
+    gate_end(g);
+    ck_assert_uint_eq(gvmm_pool_trim(pool, 0), 8 * MiB);
+    give(apart, stream);
+}
+END_TEST
+
 START_TEST(trimming_gives_free_memory_back)
 {
     uint64_t a = take(8 * MiB, stream), b = take(100, stream), c = take(32 * MiB, stream);
@@ -564,6 +579,19 @@ START_TEST(trimming_gives_free_memory_back)
     uint64_t again = take(8 * MiB, stream);
     fill(again, 1, 8 * MiB);
     give(again, stream);
+}
+END_TEST
+
+/* Without events of blocks, one is recorded to see. */
+START_TEST(trimming_where_streams_outlive)
+{
+    new_pool(0, true);
+    give(take(8 * MiB, stream), stream);
+    gate *g = gate_on(stream);
+    ck_assert_uint_eq(gvmm_pool_trim(pool, 0), 0);
+    gate_end(g);
+    while (!gvmm_pool_trim(pool, 0)) sched_yield();
+    ck_assert_uint_eq(stats().physical_bytes, 0);
 }
 END_TEST
 
@@ -596,11 +624,38 @@ START_TEST(a_pool_in_use_is_not_released)
     gvmm_get_stats(NULL, &before);
     gvmm_pool_release(early);
     ck_assert_int_eq(atomic_load(&warning_count), 1);
-    ck_assert_ptr_nonnull(strstr(last_warning_text, "in use"));
+    ck_assert_ptr_nonnull(strstr(last_warning_text, " 3145728 bytes are in use"));
     gvmm_get_stats(NULL, &after);
     ck_assert_uint_eq(before.physical_bytes, after.physical_bytes);
     fill(a, 1, 3 * MiB);
     ck_ok(gvmm_pool_free(early, a, stream));
+    gvmm_pool_release(early);
+    ck_assert_int_eq(atomic_load(&warning_count), 1);
+}
+END_TEST
+
+/* A stream that captures cannot be waited for: the pool stays whole, and its figures true. */
+START_TEST(a_pool_that_cannot_be_waited_for_is_not_released)
+{
+    gvmm_pool *early = pool_with(0, true);
+    CUgraph graph;
+    uint64_t a, b;
+    ck_ok(gvmm_pool_malloc(&a, early, 3 * MiB, stream));
+    ck_ok(gvmm_pool_free(early, a, stream));
+    ck_cu(cu->cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    gvmm_pool_release(early);
+    ck_assert_int_eq(atomic_load(&warning_count), 1);
+    ck_assert_ptr_nonnull(strstr(last_warning_text, "cannot be waited for"));
+    ck_cu(cu->cuStreamEndCapture(stream, &graph));
+    ck_cu(cu->cuGraphDestroy(graph));
+    ck_ok(gvmm_pool_malloc(&b, early, 700, stream));
+    gvmm_pool_stats now;
+    gvmm_pool_get_stats(early, &now);
+    ck_assert_uint_eq(now.blocks, 1);
+    ck_assert_uint_eq(now.mallocs, 2);
+    ck_assert_uint_eq(now.live_bytes, 700);
+    ck_ok(gvmm_pool_free(early, b, stream));
+    gvmm_drain();
     gvmm_pool_release(early);
     ck_assert_int_eq(atomic_load(&warning_count), 1);
 }
@@ -653,6 +708,126 @@ START_TEST(a_small_pool_has_room_to_move_small_blocks)
 }
 END_TEST
 
+static void enter_device(int of)
+{
+    CUcontext context;
+    ck_cu(cu->cuDevicePrimaryCtxRetain(&context, of));
+    ck_cu(cu->cuCtxPushCurrent(context));
+}
+
+static void leave_device(int of)
+{
+    CUcontext context;
+    ck_cu(cu->cuCtxPopCurrent(&context));
+    ck_cu(cu->cuDevicePrimaryCtxRelease(of));
+}
+
+static size_t free_memory(int of)
+{
+    size_t available, total;
+    enter_device(of);
+    ck_cu(cu->cuMemGetInfo(&available, &total));
+    leave_device(of);
+    return available;
+}
+
+static gvmm_pool *striped_pool(size_t chunk_size)
+{
+    static const int both[] = {0, 1};
+    gvmm_options striped = GVMM_OPTIONS_INIT;
+    gvmm_pool *made;
+    striped.stripe = both;
+    striped.stripe_count = 2;
+    striped.chunk_size = chunk_size;
+    gvmm_resource *resource = resource_with(striped);
+    ck_ok(gvmm_pool_create(&made, resource, NULL));
+    gvmm_resource_release(resource);
+    return made;
+}
+
+static atomic_int allocated;
+
+static void *counted_alloc(size_t size)
+{
+    atomic_fetch_add(&allocated, 1);
+    return malloc(size);
+}
+
+static void counted_free(void *ptr)
+{
+    if (ptr) atomic_fetch_sub(&allocated, 1);
+    free(ptr);
+}
+
+/* What is cut off, and joined again, in another way each time. */
+static void cut_and_join(int times)
+{
+    uint64_t at[4];
+    for (int round = 0; round < times; round++) {
+        for (int i = 0; i < 4; i++) at[i] = take(512 * (size_t)(1 + (round + i) % 5), NULL);
+        for (int i = 0; i < 4; i++) give(at[i], NULL);
+        gvmm_pool_trim(pool, SIZE_MAX);
+    }
+    enter_device(0);
+    synchronize(NULL);
+    leave_device(0);
+    gvmm_pool_trim(pool, SIZE_MAX);
+}
+
+START_TEST(cutting_and_joining_takes_no_more_host_memory)
+{
+    const gvmm_host_allocator counted = {counted_alloc, counted_free};
+    gvmm_resource *resource;
+    ck_ok(gvmm_sim_reset(NULL));
+    ck_ok(gvmm_host_allocator_install(&counted));
+    cu = gvmm_sim_driver();
+    ck_ok(gvmm_driver_install(cu));
+    ck_ok(gvmm_resource_create(&resource, 0, NULL));
+    ck_ok(gvmm_pool_create(&pool, resource, NULL));
+    cut_and_join(10);
+    int before = atomic_load(&allocated);
+    cut_and_join(500);
+    ck_assert_int_eq(atomic_load(&allocated), before);
+    gvmm_pool_release(pool);
+    gvmm_resource_release(resource);
+    gvmm_drain();
+    ck_ok(gvmm_driver_install(NULL));
+    ck_ok(gvmm_host_allocator_install(NULL));
+    ck_ok(gvmm_sim_reset(NULL));
+}
+END_TEST
+
+/* One device could not have it; and on the second another pool has some that it does not use. */
+START_TEST(a_striped_pool_has_the_memory_of_all)
+{
+    gvmm_sim_config config = GVMM_SIM_CONFIG_INIT;
+    gvmm_resource *second;
+    gvmm_pool *other;
+    uint64_t address;
+    config.devices = 2;
+    config.memory = 64 * MiB;
+    ck_ok(gvmm_sim_reset(&config));
+    cu = gvmm_sim_driver();
+    ck_ok(gvmm_driver_install(cu));
+    ck_ok(gvmm_resource_create(&second, 1, NULL));
+    ck_ok(gvmm_pool_create(&other, second, NULL));
+    ck_ok(gvmm_pool_malloc(&address, other, 32 * MiB, NULL));
+    ck_ok(gvmm_pool_free(other, address, NULL));
+    enter_device(1);
+    synchronize(NULL);
+    leave_device(1);
+    pool = striped_pool(8 * MiB);
+    give(take(128 * MiB, NULL), NULL);
+    ck_fails(gvmm_pool_malloc(&address, pool, 128 * MiB + 1, NULL), GVMM_E_NO_DEVICE_MEMORY);
+    gvmm_pool_release(pool);
+    gvmm_pool_release(other);
+    gvmm_resource_release(second);
+    gvmm_drain();
+    ck_ok(gvmm_driver_install(NULL));
+    ck_ok(gvmm_sim_reset(NULL));
+}
+END_TEST
+
 START_TEST(memory_is_made_as_the_resource_says)
 {
     if (device_count < 2) {
@@ -672,6 +847,25 @@ START_TEST(memory_is_made_as_the_resource_says)
     for (size_t at = 0; at < 4 * G; at += G)
         for (int device = 0; device < 2; device++) ck_assert_uint_eq(access_of(a + at, device), GVMM_ACCESS_READ_WRITE);
     give(a, stream);
+}
+END_TEST
+
+/* Chunk by chunk of the pool's address space, however much of it is made at once. */
+START_TEST(memory_is_striped)
+{
+    if (device_count < 2) {
+        fprintf(stderr, "skip (hardware): a striped pool: one device\n");
+        return;
+    }
+    gvmm_pool_release(pool);
+    pool = striped_pool(2 * G);
+    size_t first = free_memory(0), second = free_memory(1);
+    uint64_t a = take(16 * G, stream), b = take(3 * G, stream), c = take(G, stream);
+    ck_assert_uint_eq(first - free_memory(0), 10 * G);
+    ck_assert_uint_eq(second - free_memory(1), 10 * G);
+    give(a, stream);
+    give(b, stream);
+    give(c, stream);
 }
 END_TEST
 
@@ -745,6 +939,32 @@ START_TEST(a_pool_gives_way)
 }
 END_TEST
 
+/* Also on the other devices of a stripe. */
+START_TEST(a_striped_pool_gives_way)
+{
+    if (device_count < 2) {
+        fprintf(stderr, "skip (hardware): a striped pool: one device\n");
+        return;
+    }
+    gvmm_resource *second;
+    gvmm_pool *striped = striped_pool(G);
+    uint64_t address;
+    ck_ok(gvmm_resource_create(&second, 1, NULL));
+    ck_ok(gvmm_pool_malloc(&address, striped, 4 * G, stream));
+    ck_ok(gvmm_pool_free(striped, address, stream));
+    synchronize(stream);
+    fault_call("cuMemCreate", 1, CUDA_ERROR_OUT_OF_MEMORY);
+    gvmm_buffer *buffer = create(second, G);
+    ck_ok(gvmm_faults_set(NULL));
+    gvmm_pool_stats now;
+    gvmm_pool_get_stats(striped, &now);
+    ck_assert_uint_eq(now.physical_bytes, 0);
+    gvmm_buffer_release(buffer);
+    gvmm_pool_release(striped);
+    gvmm_resource_release(second);
+}
+END_TEST
+
 /* Where another stream has the handle now: what was that one's is not this one's. */
 START_TEST(a_stream_is_told_by_its_number)
 {
@@ -796,17 +1016,24 @@ int main(void)
     tcase_add_test(tests, holes_are_stitched_together);
     tcase_add_test(tests, memory_moves_between_the_regions);
     tcase_add_test(tests, what_is_busy_is_not_stitched);
+    tcase_add_test(tests, trimming_gives_what_was_freed_first);
     tcase_add_test(tests, trimming_gives_free_memory_back);
+    tcase_add_test(tests, trimming_where_streams_outlive);
     tcase_add_test(tests, peaks_can_be_reset);
     tcase_add_test(tests, a_pool_in_use_is_not_released);
+    tcase_add_test(tests, a_pool_that_cannot_be_waited_for_is_not_released);
     tcase_add_test(tests, a_stream_is_told_by_its_number);
     tcase_add_test(tests, address_space_is_that_of_the_first_limit);
     tcase_add_test(tests, memory_is_made_as_the_resource_says);
+    tcase_add_test(tests, memory_is_striped);
     tcase_add_test(tests, reuse_is_counted);
     tcase_add_test(tests, a_pool_gives_way);
+    tcase_add_test(tests, a_striped_pool_gives_way);
     tcase_add_test(tests, functions_for_torch);
     TCase *alone = tcase_create("a machine of its own");
     suite_add_tcase(suite, alone);
     tcase_add_test(alone, a_small_pool_has_room_to_move_small_blocks);
+    tcase_add_test(alone, a_striped_pool_has_the_memory_of_all);
+    tcase_add_test(alone, cutting_and_joining_takes_no_more_host_memory);
     return run_suites(suite, NULL);
 }

@@ -280,6 +280,19 @@ START_TEST(no_memory_is_told)
 }
 END_TEST
 
+/* However little is asked for. */
+START_TEST(no_address_space_is_told)
+{
+    gvmm_pool *none = NULL;
+    ck_ok(gvmm_faults_set(&(gvmm_fault){1, true, "cuMemAddressReserve", CUDA_ERROR_OUT_OF_MEMORY}));
+    ck_fails(gvmm_pool_create(&none, plain, NULL), GVMM_E_NO_ADDRESS_SPACE);
+    ck_assert_ptr_null(none);
+    ck_ok(gvmm_faults_set(NULL));
+    ck_no_warnings();
+    ck_nothing_left();
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("pool faults");
@@ -288,5 +301,6 @@ int main(void)
     tcase_add_loop_test(sweep, sweep_onwards, 0, OPERATIONS);
     TCase *errors = add_case(suite, "errors");
     tcase_add_test(errors, no_memory_is_told);
+    tcase_add_test(errors, no_address_space_is_told);
     return run_suites(suite, NULL);
 }

@@ -121,6 +121,25 @@ START_TEST(only_one_piece_is_broken_up)
 }
 END_TEST
 
+/* What is missing is made piece by piece, of the one. */
+START_TEST(one_piece_that_is_broken_up_serves_all_that_is_missing)
+{
+    uint64_t first = take(256 * MiB), a[4]; /* pieces of 64 MiB */
+    give(first);
+    for (int i = 0; i < 3; i++) a[i] = take(64 * MiB);
+    a[3] = take(4 * MiB); /* what is behind is free, and then there is nothing */
+    give(a[0]);
+    give(a[2]);
+    ck_cu(cu->cuStreamSynchronize(stream));
+    uint64_t wide = take(72 * MiB);
+    ck_assert_uint_eq(wide, a[3] + 4 * MiB);
+    ck_assert_uint_eq(stats().physical_bytes, (256 - 64 + 12) * MiB);
+    give(wide);
+    give(a[1]);
+    give(a[3]);
+}
+END_TEST
+
 /* ---- sizes that never fit ---- */
 
 enum { HELD = 64, ROUND = 1000, ROUNDS = 24 };
@@ -203,6 +222,7 @@ int main(void)
     tcase_add_test(pieces, later_memory_is_in_small_pieces);
     tcase_add_test(pieces, a_large_piece_is_broken_up);
     tcase_add_test(pieces, only_one_piece_is_broken_up);
+    tcase_add_test(pieces, one_piece_that_is_broken_up_serves_all_that_is_missing);
     tcase_add_test(pieces, the_rest_of_a_block_fills_the_hole_beside_it);
     tcase_add_test(pieces, moving_does_not_go_on_for_ever);
     tcase_add_test(pieces, moving_goes_on_at_a_limit);

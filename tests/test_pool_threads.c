@@ -220,6 +220,62 @@ START_TEST(waiting_is_for_what_was_there)
 }
 END_TEST
 
+/* ---- all that was freed is waited for, in whatever order it came ---- */
+
+static gate *shut;
+static uint64_t early, late;
+static sem_t is_freed, may_end;
+
+/* Who waits for work behind the gate opens it. */
+static CUresult open_when_waited_for(CUevent event)
+{
+    if (cu->cuEventQuery(event) == CUDA_ERROR_NOT_READY) gate_open(shut);
+    return cu->cuEventSynchronize(event);
+}
+
+static void hook_events(void)
+{
+    hooked = *cu;
+    hooked.cuEventSynchronize = open_when_waited_for;
+    use_driver(&hooked);
+}
+
+static void *free_early(void *unused)
+{
+    (void)unused;
+    must(gvmm_pool_malloc(&early, pool, 1000, stream) == GVMM_OK);
+    must(gvmm_pool_malloc(&late, pool, 3 * MiB, stream) == GVMM_OK);
+    must(gvmm_pool_free(pool, early, stream) == GVMM_OK);
+    sem_post(&is_freed);
+    sem_wait(&may_end);
+    return NULL;
+}
+
+/* Two threads free on one stream; in which order that comes from where they keep it depends on who was there first. */
+START_TEST(the_last_to_come_need_not_be_the_last_freed)
+{
+    pthread_t other;
+    atomic_store(&failures, 0);
+    ck_ok(gvmm_pool_create(&pool, plain, NULL));
+    if (_i) ck_ok(gvmm_pool_malloc(&late, pool, 512, stream));
+    if (_i) ck_ok(gvmm_pool_free(pool, late, stream));
+    ck_assert_int_eq(sem_init(&is_freed, 0, 0), 0);
+    ck_assert_int_eq(sem_init(&may_end, 0, 0), 0);
+    ck_assert_int_eq(pthread_create(&other, NULL, free_early, NULL), 0);
+    sem_wait(&is_freed);
+    shut = gate_on(stream);
+    ck_ok(gvmm_pool_free(pool, late, stream));
+    gvmm_pool_release(pool);
+    ck_no_warnings();
+    gate_end(shut);
+    sem_post(&may_end);
+    pthread_join(other, NULL);
+    ck_assert_int_eq(atomic_load(&failures), 0);
+    sem_destroy(&is_freed);
+    sem_destroy(&may_end);
+}
+END_TEST
+
 /* ---- a pool that a graph keeps beyond its last user ---- */
 
 static pthread_t user;
@@ -284,6 +340,9 @@ int main(void)
     TCase *waits = add_case(suite, "waiting");
     tcase_add_checked_fixture(waits, hook, NULL);
     tcase_add_test(waits, waiting_is_for_what_was_there);
+    TCase *all = add_case(suite, "all");
+    tcase_add_checked_fixture(all, hook_events, NULL);
+    tcase_add_loop_test(all, the_last_to_come_need_not_be_the_last_freed, 0, 2);
     TCase *ends = add_case(suite, "ends");
     tcase_add_checked_fixture(ends, watch_foreign, NULL);
     tcase_add_loop_test(ends, what_a_graph_holds_ends_the_pool, 0, 2);

@@ -5,6 +5,7 @@ from typing import Any, Literal, NoReturn, Protocol, SupportsIndex, SupportsInt,
 
 from ._options import VirtualMemoryResourceOptions
 from ._pool import PoolStats
+from ._probe import Capability
 from ._residency import ResidencyEvent
 
 version: str
@@ -126,6 +127,8 @@ class VirtualMemoryResource:
     def device_id(self) -> int: ...
     @property
     def granularity(self) -> int: ...
+    @property
+    def handle_answer(self) -> Capability: ...
     @property
     def is_device_accessible(self) -> bool: ...
     @property

@@ -145,5 +145,10 @@ def probe_common(probes: Iterable[Probe | bytes]) -> CommonProbe:
     return CommonProbe(capabilities, *figures, together, len(records), lacking)
 
 
+def handle_answer(ok: bool, call: str | None, status: int, advice: str | None) -> Capability:
+    """What a resource was told of the handle_type that was asked for: see VirtualMemoryResource.handle_answer."""
+    return Capability(ok, call, status, _in_python(advice), "memory with the handle_type that was asked for")
+
+
 def _capabilities(answers: list[tuple[str, bool, str | None, int, str | None, str]]) -> dict[str, Capability]:
     return {name: Capability(ok, call, status, _in_python(advice), text) for name, ok, call, status, advice, text in answers}

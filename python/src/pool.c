@@ -15,10 +15,8 @@ typedef struct pool_object {
 
 static bool is_ready(const pool_object *self)
 {
-    if (!self->pool) PyErr_SetString(PyExc_RuntimeError, "Pool is not initialised");
-    else if (self->generation != fork_generation())
-        PyErr_SetString(PyExc_RuntimeError, "the pool was made before a fork");
-    else return true;
+    if (self->pool) return true;
+    PyErr_SetString(PyExc_RuntimeError, "Pool is not initialised");
     return false;
 }
 
@@ -180,14 +178,21 @@ static PyObject *pool_set_limit(PyObject *op, PyObject *limit)
     pool_object *self = (pool_object *)op;
     size_t bytes;
     if (!is_ready(self) || !take_limit(limit, &bytes)) return NULL;
+    call c;
+    call_begin(&c);
     gvmm_result r = gvmm_pool_set_limit(self->pool, bytes);
+    call_end(&c, self->state);
     return r ? raise_result(self->state, r) : Py_NewRef(Py_None);
 }
 
+/* The pool's own lock is held while another thread has memory made: the interpreter's must not wait for it. */
 static PyObject *stats_of(module_state *state, gvmm_pool *pool)
 {
     gvmm_pool_stats s;
+    call c;
+    call_begin(&c);
     gvmm_pool_get_stats(pool, &s);
+    call_end(&c, state);
     return PyObject_CallFunction(state->pool_stats, "KKKKKKKKK", (unsigned long long)s.live_bytes,
                                  (unsigned long long)s.rounded_bytes, (unsigned long long)s.physical_bytes,
                                  (unsigned long long)s.live_peak, (unsigned long long)s.physical_peak,
@@ -207,7 +212,10 @@ static PyObject *pool_reset_peaks(PyObject *op, PyObject *unused)
     (void)unused;
     pool_object *self = (pool_object *)op;
     if (!is_ready(self)) return NULL;
+    call c;
+    call_begin(&c);
     gvmm_pool_reset_peaks(self->pool);
+    call_end(&c, self->state);
     Py_RETURN_NONE;
 }
 

@@ -408,6 +408,22 @@ static PyObject *get_managed(PyObject *op, void *unused)
     Py_RETURN_FALSE;
 }
 
+static PyObject *get_handle_answer(PyObject *op, void *unused)
+{
+    (void)unused;
+    resource_object *self = (resource_object *)op;
+    gvmm_answer answer = {0};
+    if (!resource_ready(self)) return NULL;
+    gvmm_resource_handle_answer(self->resource, &answer);
+    PyObject *module = PyImport_ImportModule("gvmm._probe");
+    PyObject *told = module
+                         ? PyObject_CallMethod(module, "handle_answer", "Oziz", answer.available ? Py_True : Py_False,
+                                               answer.call, answer.status, answer.advice)
+                         : NULL;
+    Py_XDECREF(module);
+    return told;
+}
+
 static PyObject *resource_repr(PyObject *op)
 {
     resource_object *self = (resource_object *)op;
@@ -421,6 +437,12 @@ static PyGetSetDef attributes[] = {
     {"granularity", get_granularity, NULL, "What sizes are rounded up to, in bytes.", NULL},
     {"is_device_accessible", get_accessible, NULL, "Can a device touch the memory?", NULL},
     {"is_host_accessible", get_accessible, NULL, "Can the CPU touch the memory?", (void *)1},
+    {"handle_answer", get_handle_answer, NULL,
+     "Why the handle_type in force is not the one that was asked for if available, as a Capability: which driver call said no, and\n"
+     "what helps. True if it is, or if no driver had to be asked, as for \"host\" memory and \"win32\".\n\n"
+     ">>> resource = VirtualMemoryResource(0, {\"handle_type\": \"fabric\", \"optional\": \"fabric\"})\n"
+     ">>> if not resource.handle_answer:\n...     print(resource.config.handle_type, resource.handle_answer.advice)",
+     NULL},
     {"is_managed", get_managed, NULL, "False: it is never managed memory.", NULL},
     {"on_residency", resource_get_on_residency, resource_set_on_residency,
      "Who is told of evicting and restoring: None, or a callable that takes a ResidencyEvent, so that registrations of the memory\n"

@@ -207,12 +207,15 @@ PyObject *buffer_identities(PyObject *op, PyObject *unused)
     (void)unused;
     buffer_object *self = (buffer_object *)op;
     size_t count = 0, capacity = 0;
+    call c;
     if (!buffer_is_own(self)) return NULL;
     gvmm_result r = gvmm_buffer_identities(self->buffer, NULL, 0, &capacity);
     if (r) return raise_result(self->state, r);
     gvmm_identity *list = PyMem_Calloc(capacity + 1, sizeof *list);
     if (!list) return PyErr_NoMemory();
+    call_begin(&c); /* the memory may be on its way out on another thread */
     r = gvmm_buffer_identities(self->buffer, list, capacity, &count);
+    call_end(&c, self->state);
     PyObject *all = r ? raise_result(self->state, r) : PyList_New(0);
     for (size_t i = 0; all && i < count && i < capacity; i++) {
         PyObject *one = Py_BuildValue("(y#KI)", (const char *)list[i].origin, (Py_ssize_t)sizeof list[i].origin,

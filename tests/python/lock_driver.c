@@ -1,11 +1,12 @@
 /* A driver for the tests of the Python package: another one (LOCK_DRIVER_BELOW names it) that notes which of its functions are
  * called by a thread that has the interpreter lock. Whoever keeps that lock while a driver waits stops the whole program, for good
- * if the driver waits for another thread of it. */
+ * if the driver waits for another thread of it. It can also make memory take as long as is wanted. */
 #include <dlfcn.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "gvmm/driver.h"
 
@@ -20,10 +21,21 @@ static const char *const names[] = {
 #undef GVMM_X
 };
 
+static atomic_bool shut, waiting; /* the door of cuMemCreate; who is before it */
+
+/* Ten seconds at most: then nobody is there to open. */
+static void wait_for_door(void)
+{
+    atomic_store(&waiting, true);
+    for (int i = 0; i < 10000 && atomic_load(&shut); i++) nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    atomic_store(&waiting, false);
+}
+
 static void note(gvmm_driver_call call)
 {
     atomic_store(&called[call], true);
     if (has_lock && has_lock()) atomic_store(&noted[call], true);
+    if (call == GVMM_CALL_cuMemCreate && atomic_load(&shut)) wait_for_door();
 }
 
 #define GVMM_X(need, role, name, symbol, version, params, args) \
@@ -70,3 +82,6 @@ EXPORT bool lock_driver_calls(char *out, size_t size, bool with_lock)
     }
     return true;
 }
+
+EXPORT void lock_driver_shut(bool yes) { atomic_store(&shut, yes); }
+EXPORT bool lock_driver_is_waiting(void) { return atomic_load(&waiting); }

@@ -105,6 +105,26 @@ def test_options_that_contradict_each_other():
 
 
 @pytest.mark.sim
+def test_why_it_is_another_handle_type():
+    """The simulated machine has no fabric, as most have none."""
+    resource = VirtualMemoryResource(0, {"handle_type": "fabric", "optional": "fabric"})
+    answer = resource.handle_answer
+    assert isinstance(answer, gvmm.Capability)
+    assert (bool(answer), answer.call, answer.status) == (False, "cuMemCreate", 800)
+    assert "nvidia-imex" in answer.advice and "optional='fabric'" in answer.advice
+    assert "handle_type" in answer.text
+    never = ({"location_type": "host", "optional": "handle"}, {"handle_type": "win32", "optional": "handle"})
+    for config in (None, {"handle_type": None}, {"optional": "fabric"}, *never):
+        answer = VirtualMemoryResource(0, config).handle_answer
+        assert (answer.ok, answer.call, answer.status, answer.advice) == (True, None, 0, None)
+    with pytest.raises(AttributeError):
+        resource.handle_answer = answer
+    with pytest.raises(RuntimeError, match="not initialised"):
+        VirtualMemoryResource.__new__(VirtualMemoryResource).handle_answer
+
+
+
+@pytest.mark.sim
 def test_what_was_got_of_the_optional_ones():
     """The simulated machine has no fabric, as most have none."""
     with pytest.raises(gvmm.CUDAError):

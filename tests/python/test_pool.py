@@ -135,6 +135,47 @@ def test_alive_at_exit():
     assert_silent(run_python(textwrap.dedent(code)))
 
 
+@pytest.mark.sim
+def test_in_a_forked_child():
+    """Objects that free a block when they die do no harm there; what needs the driver says so."""
+    code = """
+        import gc, os, warnings, gvmm
+        gvmm.simulate()
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", category=DeprecationWarning)
+
+        class Block:
+            def __init__(self):
+                self.address = pool.malloc(1000)
+
+            def __del__(self):
+                pool.free(self.address)
+
+        pool = gvmm.Pool(0)
+        block = Block()
+        pid = os.fork()
+        if pid == 0:
+            del block
+            assert pool.trim() == 0 and not any(pool.stats())
+            pool.reset_peaks()
+            for call in (lambda: pool.malloc(1), lambda: pool.set_limit(None)):
+                try:
+                    call()
+                except gvmm.CUDAError as error:
+                    assert error.result == "GVMM_E_NO_DRIVER"
+                else:
+                    os._exit(1)
+            del pool
+            gc.collect()
+            os._exit(0)
+        _, status = os.waitpid(pid, 0)
+        assert status == 0 and pool.stats().blocks == 1
+        del block
+        assert pool.stats().blocks == 0
+        """
+    assert_silent(run_python(textwrap.dedent(code)))
+
+
 def test_weak_references_and_cycles():
     class Mine(Pool):
         pass
