@@ -36,7 +36,7 @@ struct front {
 };
 
 struct reuse {
-    ref refs; /* its maker's, and one for each thread that drops */
+    ref refs; /* its maker's, and one for each call that drops */
     device *device;
     atomic_size_t limit; /* bytes; changed with the lock held */
     bool streams_outlive;
@@ -45,8 +45,8 @@ struct reuse {
     reuse *next;            /* of all caches, oldest first; guarded by all_lock */
     uint64_t serial;        /* in that list */
     pthread_mutex_t lock;   /* guards what follows. Taken before a front's */
-    pthread_cond_t dropped; /* fewer threads are dropping */
-    unsigned dropping;      /* threads that drop what they have taken out, with no lock held; the cache does not end */
+    pthread_cond_t dropped; /* fewer calls are dropping */
+    unsigned dropping;      /* calls that drop what they have taken out, with no lock held; the cache does not end */
     size_t granted;         /* the quotas together, bytes */
     front *fronts;
     bool ended;
@@ -59,7 +59,13 @@ static pthread_key_t at_thread_end;
 static bool has_key; /* a process has 1024 */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static _Thread_local front *mine;
-static _Thread_local unsigned dropping_here; /* calls of this thread's, whose warning handler may call gvmm */
+
+/* Calls of this thread's that drop, the innermost first: a warning handler of theirs may call gvmm. */
+typedef struct dropping {
+    reuse *of;
+    struct dropping *outer;
+} dropping;
+static _Thread_local dropping *dropping_here;
 
 /* ---- entries in a front, its lock held ---- */
 
@@ -467,16 +473,18 @@ bool gvmm__reuse_put(reuse *u, reusable *e)
 }
 
 /* With the cache's lock held. */
-static void begin_dropping(reuse *u)
+static void begin_dropping(dropping *d, reuse *u)
 {
+    *d = (dropping){u, dropping_here};
+    dropping_here = d;
     ref_retain(&u->refs);
     u->dropping++;
-    dropping_here++;
 }
 
-static void end_dropping(reuse *u)
+static void end_dropping(const dropping *d)
 {
-    dropping_here--;
+    reuse *u = d->of;
+    dropping_here = d->outer;
     pthread_mutex_lock(&u->lock);
     u->dropping--;
     pthread_cond_broadcast(&u->dropped);
@@ -484,29 +492,38 @@ static void end_dropping(reuse *u)
     gvmm__reuse_free(u);
 }
 
+/* Waits for what other threads drop. The cache's lock is held. */
+static void wait_for_dropping(reuse *u)
+{
+    unsigned own = 0;
+    for (const dropping *d = dropping_here; d; d = d->outer) own += d->of == u;
+    while (u->dropping > own) pthread_cond_wait(&u->dropped, &u->lock);
+}
+
 size_t gvmm__reuse_trim(reuse *u, size_t keep)
 {
     reusable *victims = NULL;
     size_t bytes = 0;
+    dropping d;
     pthread_mutex_lock(&u->lock);
-    begin_dropping(u);
+    begin_dropping(&d, u);
     bring_down(u, keep, NULL, &victims);
     pthread_mutex_unlock(&u->lock);
     for (const reusable *e = victims; e; e = e->next) bytes += e->size;
     drop_all(u, victims);
-    end_dropping(u);
+    end_dropping(&d);
     return bytes;
 }
 
-/* The cache that was made next after that one, held against its end. */
-static reuse *next_cache(uint64_t serial)
+/* The cache that was made next after that one, held against its end: this counts as dropping. */
+static reuse *next_cache(dropping *d, uint64_t serial)
 {
     pthread_mutex_lock(&all_lock);
     reuse *u = all;
     while (u && u->serial <= serial) u = u->next;
     if (u) {
         pthread_mutex_lock(&u->lock);
-        begin_dropping(u);
+        begin_dropping(d, u);
         pthread_mutex_unlock(&u->lock);
     }
     pthread_mutex_unlock(&all_lock);
@@ -525,10 +542,11 @@ bool gvmm__reuse_trim_all(void)
 {
     bool any = false;
     uint64_t serial = 0;
-    for (reuse *u = next_cache(0); u; u = next_cache(serial)) {
+    dropping d;
+    for (reuse *u = next_cache(&d, 0); u; u = next_cache(&d, serial)) {
         serial = u->serial;
         any |= gvmm__reuse_trim(u, 0) != 0;
-        end_dropping(u);
+        end_dropping(&d);
     }
     return any;
 }
@@ -624,7 +642,7 @@ void gvmm__reuse_end(reuse *u, reuse_figures *last)
     u->ended = true;
     empty_fronts(u, last, &victims);
     pthread_mutex_unlock(&all_lock);
-    while (u->dropping && !dropping_here) pthread_cond_wait(&u->dropped, &u->lock);
+    wait_for_dropping(u);
     pthread_mutex_unlock(&u->lock);
     drop_all(u, victims);
     forget_ended_fronts();
