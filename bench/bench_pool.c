@@ -200,7 +200,6 @@ static void threads(void)
     make_ways(ways, 65536, NULL);
     for (int k = 0; k < WAYS; k++)
         report_threads(ways[k].name, pair_of, &ways[k], streams, 65536, k == OUTLIVE ? 6 : NAN);
-    report_threads("compute", threads_compute, NULL, streams, 0, NAN);
     end_ways(ways);
     threads_streams_end(streams);
 }

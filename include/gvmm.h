@@ -974,18 +974,16 @@ typedef struct gvmm_stats {
     uint64_t mappings;       /* live mappings, each with its place in a range */
     uint64_t memories;       /* physical chunks */
     uint64_t reservations;
-    uint64_t allocations;    /* since the start: buffers made by gvmm_buffer_create, but for empty ones */
-    uint64_t grows_in_place; /* since the start */
-    uint64_t grows_moved;    /* since the start */
-    uint64_t aliases;        /* since the start: grows that needed no memory */
-    uint64_t driver_calls;   /* since the start; process-wide figure only, 0 for a resource */
-    uint64_t
-        releases_waiting; /* given up and not yet back, but for what a graph holds; and what else gvmm's thread has to
-                                  do. Process-wide only */
-    uint64_t reused;      /* since the start: allocations that needed no memory, as kept memory was there */
-    uint64_t kept_bytes;  /* kept for reuse now; also counted in physical_bytes */
-    uint64_t imported_bytes; /* memory of other processes (or exports of this one) that is held here */
-    uint64_t pinned_bytes;   /* host memory that gvmm has pinned now: for evicts, their backups and what is prepared */
+    uint64_t allocations;      /* since the start: buffers made by gvmm_buffer_create, but for empty ones */
+    uint64_t grows_in_place;   /* since the start */
+    uint64_t grows_moved;      /* since the start */
+    uint64_t aliases;          /* since the start: grows that needed no memory */
+    uint64_t driver_calls;     /* since the start; process-wide figure only, 0 for a resource */
+    uint64_t releases_waiting; /* process-wide only: given up and not yet back, but for what a graph holds; and jobs */
+    uint64_t reused;           /* since the start: allocations that needed no memory, as kept memory was there */
+    uint64_t kept_bytes;       /* kept for reuse now; also counted in physical_bytes */
+    uint64_t imported_bytes;   /* memory of other processes (or exports of this one) that is held here */
+    uint64_t pinned_bytes; /* host memory that gvmm has pinned now: for evicts, their backups and what is prepared */
 } gvmm_stats;
 
 /* Figures of one resource, or of the process if it is NULL. Each is true at some moment during the call; together they
