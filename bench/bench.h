@@ -112,6 +112,9 @@ double threads_rate(pair_fn once, const void *state, const CUstream *streams, si
 /* The same of one thread at a time, the mean over the first `count` processors: one may be twice as fast as another. */
 double threads_rate_alone(pair_fn once, const void *state, const CUstream *streams, size_t count, double us);
 
+/* A pair_fn: what a pair with kept memory asks the driver where streams outlive it, alone. */
+void threads_ask(const void *state, CUstream stream);
+
 /* The throughput of 2, 4 and 8 threads, of the same ones alone, and what the machine gives; `target`: at least so many times as much of eight. */
 void report_threads(const char *what, pair_fn once, const void *state, const CUstream *streams, size_t size,
                     double target);

@@ -200,6 +200,7 @@ static void threads(void)
     make_ways(ways, 65536, NULL);
     for (int k = 0; k < WAYS; k++)
         report_threads(ways[k].name, pair_of, &ways[k], streams, 65536, k == OUTLIVE ? 6 : NAN);
+    report_threads("cuStreamIsCapturing_twice", threads_ask, NULL, streams, 0, NAN);
     end_ways(ways);
     threads_streams_end(streams);
 }

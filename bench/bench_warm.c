@@ -131,6 +131,7 @@ static void threads(void)
     ways[WAYS] = (way){.name = "cuEventRecord", .once = record};
     for (int k = 0; k <= WAYS; k++)
         report_threads(ways[k].name, once_of, &ways[k], streams, 2 * MiB, k == OUTLIVE ? 6 : NAN);
+    report_threads("cuStreamIsCapturing_twice", threads_ask, NULL, streams, 0, NAN);
     end_ways(ways);
     threads_streams_end(streams);
 }

@@ -83,6 +83,13 @@ static void *run_member(void *data)
     return NULL;
 }
 
+void threads_ask(const void *state, CUstream stream)
+{
+    CUstreamCaptureStatus status;
+    (void)state;
+    for (int i = 0; i < 2; i++) CU(cu->cuStreamIsCapturing(stream, &status));
+}
+
 void threads_streams_make(CUstream *streams)
 {
     for (int i = 0; i < MAX_THREADS; i++) CU(cu->cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING));
