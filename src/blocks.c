@@ -90,8 +90,8 @@ static pool_block *best_of(pool_block *list, size_t size, size_t scan)
 pool_block *gvmm__bins_best(const bins *in, size_t size, bool quick)
 {
     unsigned level, slot;
-    size_t scan = quick ? SCAN
-                        : SIZE_MAX; /* in the size's own class what fits may be behind any number that does not */
+    /* In the size's own class what fits may be behind any number that does not. */
+    size_t scan = quick ? SCAN : SIZE_MAX;
     class_of(size, &level, &slot);
     pool_block *best = in->slots[level] & 1u << slot ? best_of(in->first[level][slot], size, scan) : NULL;
     return best ? best : best_of(first_from(in, level, slot + 1), size, SCAN);

@@ -34,13 +34,8 @@ static gvmm_result add_chunks(range **out, range *before, reservation *where, ui
         gvmm__range_release(r);
         r = longer;
     }
-    if (failed) {
-        bool none = r == before;
-        gvmm__range_release(r); /* with the first link the claim goes back, and may be another's at once */
-        if (none) gvmm__reservation_unclaim(where, address);
-    } else {
-        *out = r;
-    }
+    if (failed) gvmm__range_give_up(r, before, where, address);
+    else *out = r;
     return failed;
 }
 

@@ -405,6 +405,9 @@ void gvmm__placement_release(placement *p);
 /* The ordinal of the device that gets the how-manieth chunk of a range; -1: the host. */
 int gvmm__placement_device(const placement *p, size_t place);
 
+/* How many devices the chunks lie on; host memory counts as one. */
+unsigned gvmm__placement_devices(const placement *p);
+
 /* May a chunk lie on the device? */
 bool gvmm__placement_has(const placement *p, int device);
 
@@ -579,7 +582,10 @@ static inline uint64_t gvmm__range_base(const range *r) { return gvmm__range_end
  * is thought to begin with the reservation. Holds all three. */
 gvmm_result gvmm__range_extend(range **out, range *before, reservation *where, uint64_t address, memory *what);
 
-/* The same with all of a list, in a row. A failure gives back what was claimed. */
+/* Releases what has been extended behind `before` so far, at `address` on, and gives back what was claimed for all. */
+void gvmm__range_give_up(range *r, const range *before, reservation *where, uint64_t address);
+
+/* The same as gvmm__range_extend with all of a list, in a row. A failure gives back what was claimed. */
 gvmm_result gvmm__range_extend_by(range **out, range *before, reservation *where, uint64_t address, memory **list,
                                   size_t count);
 

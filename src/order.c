@@ -160,8 +160,8 @@ void gvmm__orders_linger(orders *o, pthread_mutex_t *lock)
 typedef struct waiting {
     mark *at;      /* stays until it is let go; NULL: none is left */
     uint64_t last; /* number of the last mark */
-    uint64_t
-        unmarked; /* where no event could be had, the number up to which only waiting for the stream helps; else 0 */
+    /* Where no event could be had, the number up to which only waiting for the stream helps; else 0. */
+    uint64_t unmarked;
     gvmm_stream stream;
 } waiting;
 

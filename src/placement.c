@@ -18,19 +18,19 @@ int gvmm__placement_device(const placement *p, size_t place)
     return p->stripe_count ? p->stripe[place % p->stripe_count] : p->prop.location.id;
 }
 
-static unsigned devices_of(const placement *p) { return p->stripe_count ? p->stripe_count : 1; }
+unsigned gvmm__placement_devices(const placement *p) { return p->stripe_count ? p->stripe_count : 1; }
 
 bool gvmm__placement_has(const placement *p, int device)
 {
     bool has = false;
-    for (unsigned i = 0; i < devices_of(p); i++) has |= gvmm__placement_device(p, i) == device;
+    for (unsigned i = 0; i < gvmm__placement_devices(p); i++) has |= gvmm__placement_device(p, i) == device;
     return has;
 }
 
 gvmm_result gvmm__placement_memory(uint64_t *out, const placement *p)
 {
     uint64_t all = 0;
-    for (unsigned i = 0; i < devices_of(p); i++) {
+    for (unsigned i = 0; i < gvmm__placement_devices(p); i++) {
         size_t bytes;
         int device = gvmm__placement_device(p, i);
         gvmm_result r = DRIVER(cuDeviceTotalMem, &bytes, device);

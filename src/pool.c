@@ -410,7 +410,7 @@ static gvmm_result check_limit(gvmm_pool *pool, size_t size)
 /* Wherever memory may be short. */
 static void make_room(const placement *p)
 {
-    for (unsigned i = 0; i == 0 || i < p->stripe_count; i++) gvmm__make_room(gvmm__placement_device(p, i), 0);
+    for (unsigned i = 0; i < gvmm__placement_devices(p); i++) gvmm__make_room(gvmm__placement_device(p, i), 0);
 }
 
 static gvmm_result allocate(pool_block **out, gvmm_pool *pool, request *q)

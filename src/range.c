@@ -23,6 +23,13 @@ gvmm_result gvmm__range_extend(range **out, range *before, reservation *where, u
     return r;
 }
 
+void gvmm__range_give_up(range *r, const range *before, reservation *where, uint64_t address)
+{
+    bool none = r == before;
+    gvmm__range_release(r); /* with the first link the claim goes back, and may be another's at once */
+    if (none) gvmm__reservation_unclaim(where, address);
+}
+
 gvmm_result gvmm__range_extend_by(range **out, range *before, reservation *where, uint64_t address, memory **list,
                                   size_t count)
 {
@@ -37,13 +44,8 @@ gvmm_result gvmm__range_extend_by(range **out, range *before, reservation *where
         r = longer;
         at += list[i]->size;
     }
-    if (failed) {
-        bool none = r == before;
-        gvmm__range_release(r); /* with the first link the claim goes back */
-        if (none) gvmm__reservation_unclaim(where, address);
-    } else {
-        *out = r;
-    }
+    if (failed) gvmm__range_give_up(r, before, where, address);
+    else *out = r;
     return failed;
 }
 
