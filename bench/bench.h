@@ -115,7 +115,8 @@ double threads_rate_alone(pair_fn once, const void *state, const CUstream *strea
 /* A pair_fn: what a pair with kept memory asks the driver where streams outlive it, alone. */
 void threads_ask(const void *state, CUstream stream);
 
-/* The throughput of 2, 4 and 8 threads, of the same ones alone, and what the machine gives; `target`: at least so many times as much of eight. */
+/* The throughput of 2, 4 and 8 threads, of the same ones alone, and what the machine gives; `target`: at least so many
+ * times as much of eight. */
 void report_threads(const char *what, pair_fn once, const void *state, const CUstream *streams, size_t size,
                     double target);
 

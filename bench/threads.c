@@ -157,10 +157,10 @@ static void compute(const void *state, CUstream stream)
     for (volatile int i = 0; i < 40; i++) {}
 }
 
-/* Medians over rounds: pairs in a microsecond of all together, and of one of them alone; the former over the latter, for
- * the pair and, in the same moments, for `compute`. */
+/* Medians over rounds: pairs in a microsecond of all together, and of one of them alone; and the former over the latter
+ * for `compute`, in the same moments. */
 typedef struct rates {
-    double together, alone, gain, machine_gain;
+    double together, alone, machine_gain;
 } rates;
 
 static rates rates_of(pair_fn once, const void *state, const CUstream *streams, size_t count)
@@ -173,10 +173,8 @@ static rates rates_of(pair_fn once, const void *state, const CUstream *streams, 
         one[i] = threads_rate_alone(once, state, streams, count, us);
         gains[i] = of_machine / threads_rate_alone(compute, NULL, streams, count, us);
     }
-    rates r = {samples_median(&(samples){all, ROUNDS}), samples_median(&(samples){one, ROUNDS}), 0,
-               samples_median(&(samples){gains, ROUNDS})};
-    r.gain = r.together / r.alone;
-    return r;
+    return (rates){samples_median(&(samples){all, ROUNDS}), samples_median(&(samples){one, ROUNDS}),
+                   samples_median(&(samples){gains, ROUNDS})};
 }
 
 void report_threads(const char *what, pair_fn once, const void *state, const CUstream *streams, size_t size,
@@ -190,7 +188,7 @@ void report_threads(const char *what, pair_fn once, const void *state, const CUs
         snprintf(name, sizeof name, "threads_%zu_%s_alone", count, what);
         report_value(name, 0, r.alone, NAN, NAN, "pairs in a microsecond of one of them alone, the mean");
         snprintf(name, sizeof name, "threads_%zu_%s_over_1", count, what);
-        report_least(name, size, 0, r.gain, r.machine_gain, count == MAX_THREADS ? target : NAN,
+        report_least(name, size, 0, r.together / r.alone, r.machine_gain, count == MAX_THREADS ? target : NAN,
                      "times the throughput of one alone; raw: threads that share nothing");
     }
 }
