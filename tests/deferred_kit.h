@@ -20,12 +20,7 @@ static inline void teardown_deferring(void)
     teardown();
 }
 
-static inline uint64_t waiting(void)
-{
-    gvmm_stats stats;
-    gvmm_get_stats(NULL, &stats);
-    return stats.releases_waiting;
-}
+static inline uint64_t waiting(void) { return stats_of(NULL).releases_waiting; }
 
 static inline gvmm_buffer *on_stream(gvmm_stream s)
 {

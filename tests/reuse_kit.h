@@ -38,12 +38,7 @@ static inline gvmm_buffer *make(size_t size, gvmm_stream on)
     return buffer;
 }
 
-static inline gvmm_stats figures(void)
-{
-    gvmm_stats stats;
-    gvmm_get_stats(keeping, &stats);
-    return stats;
-}
+static inline gvmm_stats figures(void) { return stats_of(keeping); }
 
 static inline uint64_t kept(void) { return figures().kept_bytes; }
 

@@ -293,6 +293,14 @@ gvmm_stats stats_of(const gvmm_resource *resource)
     return stats;
 }
 
+void drain_wholly(void)
+{
+    do {
+        sched_yield();
+        gvmm_drain();
+    } while (stats_of(NULL).releases_waiting);
+}
+
 gvmm_result free_nothing(void *user, uint64_t address, size_t size, gvmm_stream on)
 {
     (void)user, (void)address, (void)size, (void)on;

@@ -117,6 +117,9 @@ gvmm_options on_host(void); /* likewise, of host memory */
 static inline uint64_t address(const gvmm_buffer *buffer) { return gvmm_buffer_address(buffer); }
 gvmm_stats stats_of(const gvmm_resource *resource);
 
+/* Until nothing waits to be given back, be it for the end of a capture, which must be near. */
+void drain_wholly(void);
+
 /* A mapping that is none of gvmm's: one reservation, wholly mapped, whose handle has been released. Open to nobody. */
 uint64_t map_by_hand(size_t size);
 

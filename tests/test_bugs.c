@@ -502,11 +502,8 @@ END_TEST
  * and the memory stayed. */
 START_TEST(n2889_host_memory_goes_back_without_a_context)
 {
-    gvmm_options options = waiting_options();
-    options.location = GVMM_LOCATION_HOST;
-    options.handle_type = GVMM_HANDLE_NONE;
     ck_cu(cu->cuCtxSetCurrent(NULL));
-    gvmm_resource *host = resource_with(options);
+    gvmm_resource *host = resource_with(on_host());
     const gvmm_stream given[] = {NULL, GVMM_STREAM_LEGACY};
     for (int i = 0; i < 2; i++) {
         gvmm_buffer *small, *large;

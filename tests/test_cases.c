@@ -110,9 +110,7 @@ END_TEST
 
 static void make_resources(void)
 {
-    gvmm_options options[3] = {waiting_options(), waiting_options(), waiting_options()};
-    options[1].location = GVMM_LOCATION_HOST;
-    options[1].handle_type = GVMM_HANDLE_NONE;
+    gvmm_options options[3] = {waiting_options(), on_host(), waiting_options()};
     options[2].location = GVMM_LOCATION_HOST_NUMA_CURRENT;
     for (int i = 0; i < 3; i++) gvmm_resource_release(resource_with(options[i]));
 }

@@ -259,11 +259,9 @@ END_TEST
 
 START_TEST(c11_a_chunk_of_another_location_is_refused)
 {
-    gvmm_options options = waiting_options();
+    gvmm_options options = on_host();
     gvmm_buffer *buffer = create(plain, G), *out = NULL;
     write_pattern(gvmm_buffer_address(buffer), G, 1);
-    options.location = GVMM_LOCATION_HOST;
-    options.handle_type = GVMM_HANDLE_NONE;
     ck_fails(gvmm_buffer_grow(&out, buffer, 2 * G, &options), GVMM_E_INVALID);
     ck_names("location");
     options.handle_type = GVMM_HANDLE_POSIX_FD;

@@ -253,9 +253,7 @@ END_TEST
 
 START_TEST(host_memory_has_nothing_to_wait_for)
 {
-    gvmm_options options = GVMM_OPTIONS_INIT;
-    options.location = GVMM_LOCATION_HOST;
-    options.handle_type = GVMM_HANDLE_NONE;
+    gvmm_options options = on_host();
     options.release_mode = GVMM_RELEASE_DEFERRED;
     gvmm_resource *host = resource_with(options);
     gvmm_buffer *plain_one = create(host, G), *streamed;

@@ -76,11 +76,9 @@ END_TEST
 
 static uint64_t calls_to_release(gvmm_buffer *buffer)
 {
-    gvmm_stats before, after;
-    gvmm_get_stats(NULL, &before);
+    uint64_t before = stats_of(NULL).driver_calls;
     gvmm_buffer_release(buffer);
-    gvmm_get_stats(NULL, &after);
-    return after.driver_calls - before.driver_calls;
+    return stats_of(NULL).driver_calls - before;
 }
 
 /* Many wait for the same capture: each call asks about one of them. */

@@ -288,10 +288,7 @@ END_TEST
 
 START_TEST(host_memory_can_be_dropped)
 {
-    gvmm_options options = waiting_options();
-    options.location = GVMM_LOCATION_HOST;
-    options.handle_type = GVMM_HANDLE_NONE;
-    gvmm_resource *host = resource_with(options);
+    gvmm_resource *host = resource_with(on_host());
     gvmm_buffer *buffer = create(host, G), *device_buffer = create(plain, G), *both;
     volatile char *bytes = (volatile char *)(uintptr_t)address(buffer);
     bytes[3] = 1;

@@ -1,60 +1,12 @@
 /* gvmm_pool: sizes and addresses, order on streams, captures, wrong frees, limits, stitching, trimming. Work that lasts is a
  * host function at a gate. */
-#include "support.h"
-
-#define KiB ((size_t)1 << 10)
-
-static gvmm_pool *pool;
-
-static gvmm_pool *pool_with(size_t limit, bool streams_outlive)
-{
-    gvmm_pool *made;
-    gvmm_pool_options options = GVMM_POOL_OPTIONS_INIT;
-    options.limit = limit;
-    options.streams_outlive = streams_outlive;
-    ck_ok(gvmm_pool_create(&made, plain, &options));
-    return made;
-}
-
-static void setup_pool(void)
-{
-    setup();
-    pool = pool_with(0, false);
-}
+#include "pool_kit.h"
 
 /* What was freed on the default stream while nothing could be asked of it waits for the end of that. */
-static void teardown_pool(void)
+static void drain_and_teardown(void)
 {
-    gvmm_stats now;
-    do {
-        sched_yield();
-        gvmm_drain();
-        gvmm_get_stats(NULL, &now);
-    } while (now.releases_waiting);
-    gvmm_pool_release(pool);
-    teardown();
-}
-
-static void new_pool(size_t limit, bool streams_outlive)
-{
-    gvmm_pool_release(pool);
-    pool = pool_with(limit, streams_outlive);
-}
-
-static uint64_t take(size_t size, gvmm_stream s)
-{
-    uint64_t address;
-    ck_ok(gvmm_pool_malloc(&address, pool, size, s));
-    return address;
-}
-
-static void give(uint64_t address, gvmm_stream s) { ck_ok(gvmm_pool_free(pool, address, s)); }
-
-static gvmm_pool_stats stats(void)
-{
-    gvmm_pool_stats now;
-    gvmm_pool_get_stats(pool, &now);
-    return now;
+    drain_wholly();
+    teardown_pool();
 }
 
 static void synchronize(gvmm_stream s) { ck_cu(cu->cuStreamSynchronize(s)); }
@@ -169,10 +121,7 @@ START_TEST(options_are_checked)
     ck_fails(gvmm_pool_create(&made, plain, &options), GVMM_E_INVALID);
     ck_fails(gvmm_pool_create(&made, NULL, NULL), GVMM_E_INVALID);
     ck_fails(gvmm_pool_create(NULL, plain, NULL), GVMM_E_INVALID);
-    gvmm_options host = GVMM_OPTIONS_INIT;
-    host.location = GVMM_LOCATION_HOST;
-    host.handle_type = GVMM_HANDLE_NONE;
-    gvmm_resource *of_host = resource_with(host);
+    gvmm_resource *of_host = resource_with(on_host());
     ck_fails(gvmm_pool_create(&made, of_host, NULL), GVMM_E_UNSUPPORTED);
     gvmm_resource_release(of_host);
     ck_assert_ptr_null(made);
@@ -993,7 +942,7 @@ int main(void)
 {
     Suite *suite = suite_create("pool");
     TCase *tests = tcase_create("pool");
-    tcase_add_checked_fixture(tests, setup_pool, teardown_pool);
+    tcase_add_checked_fixture(tests, setup_pool, drain_and_teardown);
     tcase_set_timeout(tests, 60);
     suite_add_tcase(suite, tests);
     tcase_add_test(tests, every_size_gets_its_own_memory);

@@ -193,12 +193,7 @@ static void ck_live(const scene *s)
 /* Until nothing waits any more, and the pool is gone. */
 static void end_pool(gvmm_pool *pool)
 {
-    gvmm_stats now;
-    do {
-        sched_yield();
-        gvmm_drain();
-        gvmm_get_stats(NULL, &now);
-    } while (now.releases_waiting);
+    drain_wholly();
     gvmm_pool_release(pool);
 }
 

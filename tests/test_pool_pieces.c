@@ -1,44 +1,5 @@
 /* What a pool's memory is made of: how many pieces, when they are broken up, when moving them ends. */
-#include "support.h"
-
-static gvmm_pool *pool;
-
-static void new_pool(size_t limit)
-{
-    gvmm_pool_options options = GVMM_POOL_OPTIONS_INIT;
-    options.limit = limit;
-    gvmm_pool_release(pool);
-    ck_ok(gvmm_pool_create(&pool, plain, &options));
-}
-
-static void setup_pool(void)
-{
-    setup();
-    pool = NULL;
-    new_pool(0);
-}
-
-static void teardown_pool(void)
-{
-    gvmm_pool_release(pool);
-    teardown();
-}
-
-static uint64_t take(size_t size)
-{
-    uint64_t address;
-    ck_ok(gvmm_pool_malloc(&address, pool, size, stream));
-    return address;
-}
-
-static void give(uint64_t address) { ck_ok(gvmm_pool_free(pool, address, stream)); }
-
-static gvmm_pool_stats stats(void)
-{
-    gvmm_pool_stats now;
-    gvmm_pool_get_stats(pool, &now);
-    return now;
-}
+#include "pool_kit.h"
 
 /* The block, for which the driver is asked for memory so many times: not once more, and not once less. */
 static uint64_t take_in_pieces(size_t size, unsigned pieces)
@@ -49,7 +10,7 @@ static uint64_t take_in_pieces(size_t size, unsigned pieces)
         ck_fails(gvmm_pool_malloc(&address, pool, size, stream), GVMM_E_NO_DEVICE_MEMORY);
     }
     ck_ok(gvmm_faults_set(&(gvmm_fault){pieces + 1, true, "cuMemCreate", CUDA_ERROR_OUT_OF_MEMORY}));
-    address = take(size);
+    address = take(size, stream);
     ck_assert_uint_eq(gvmm_faults_injected(), 0);
     ck_ok(gvmm_faults_set(NULL));
     return address;
@@ -62,37 +23,37 @@ START_TEST(first_memory_is_in_few_pieces)
         unsigned pieces;
     } rows[] = {{512, 1}, {2 * MiB, 1}, {31 * MiB, 1}, {32 * MiB, 1}, {33 * MiB, 2}, {512 * MiB, 4}, {1536 * MiB, 12}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        new_pool(0);
-        give(take_in_pieces(rows[i].size, rows[i].pieces));
+        new_pool(0, false);
+        give(take_in_pieces(rows[i].size, rows[i].pieces), stream);
     }
-    give(take(512)); /* next to nothing */
+    give(take(512, stream), stream); /* next to nothing */
     ck_cu(cu->cuStreamSynchronize(stream));
     gvmm_pool_trim(pool, 0);
-    uint64_t small = take(512);
-    give(take_in_pieces(32 * MiB, 1));
-    give(small);
+    uint64_t small = take(512, stream);
+    give(take_in_pieces(32 * MiB, 1), stream);
+    give(small, stream);
 }
 END_TEST
 
 /* So that the parts which blocks leave of them are little. */
 START_TEST(later_memory_is_in_small_pieces)
 {
-    uint64_t first = take(64 * MiB), second = take_in_pieces(8 * MiB, 4), third = take_in_pieces(128 * MiB, 32);
-    give(first);
-    give(second);
-    give(third);
+    uint64_t first = take(64 * MiB, stream), second = take_in_pieces(8 * MiB, 4), third = take_in_pieces(128 * MiB, 32);
+    give(first, stream);
+    give(second, stream);
+    give(third, stream);
 }
 END_TEST
 
 /* No more than is missing is taken from a piece that is too large, and the rest of its memory can be had. */
 START_TEST(a_large_piece_is_broken_up)
 {
-    new_pool(40 * MiB);
-    uint64_t first = take_in_pieces(32 * MiB, 1), kept = take(8 * MiB);
+    new_pool(40 * MiB, false);
+    uint64_t first = take_in_pieces(32 * MiB, 1), kept = take(8 * MiB, stream);
     write_pattern(kept, 8 * MiB, 1);
-    give(first);
+    give(first, stream);
     ck_cu(cu->cuStreamSynchronize(stream));
-    uint64_t small = take(512), large = take(30 * MiB);
+    uint64_t small = take(512, stream), large = take(30 * MiB, stream);
     write_pattern(small, 512, 2);
     write_pattern(large, 30 * MiB, 3);
     ck_pattern(kept, 8 * MiB, 1);
@@ -100,9 +61,9 @@ START_TEST(a_large_piece_is_broken_up)
     ck_pattern(large, 30 * MiB, 3);
     ck_assert_uint_eq(stats().physical_bytes, 40 * MiB);
     ck_assert_uint_le(stats().physical_peak, 40 * MiB);
-    give(kept);
-    give(small);
-    give(large);
+    give(kept, stream);
+    give(small, stream);
+    give(large, stream);
     ck_no_warnings();
 }
 END_TEST
@@ -110,33 +71,33 @@ END_TEST
 /* Of several, one is given back at a time. */
 START_TEST(only_one_piece_is_broken_up)
 {
-    new_pool(136 * MiB);
-    uint64_t first = take(128 * MiB), kept = take(8 * MiB);
-    give(first);
+    new_pool(136 * MiB, false);
+    uint64_t first = take(128 * MiB, stream), kept = take(8 * MiB, stream);
+    give(first, stream);
     ck_cu(cu->cuStreamSynchronize(stream));
-    uint64_t small = take(512);
+    uint64_t small = take(512, stream);
     ck_assert_uint_ge(stats().physical_bytes, (96 + 8 + 2) * MiB);
-    give(kept);
-    give(small);
+    give(kept, stream);
+    give(small, stream);
 }
 END_TEST
 
 /* What is missing is made piece by piece, of the one. */
 START_TEST(one_piece_that_is_broken_up_serves_all_that_is_missing)
 {
-    uint64_t first = take(256 * MiB), a[4]; /* pieces of 64 MiB */
-    give(first);
-    for (int i = 0; i < 3; i++) a[i] = take(64 * MiB);
-    a[3] = take(4 * MiB); /* what is behind is free, and then there is nothing */
-    give(a[0]);
-    give(a[2]);
+    uint64_t first = take(256 * MiB, stream), a[4]; /* pieces of 64 MiB */
+    give(first, stream);
+    for (int i = 0; i < 3; i++) a[i] = take(64 * MiB, stream);
+    a[3] = take(4 * MiB, stream); /* what is behind is free, and then there is nothing */
+    give(a[0], stream);
+    give(a[2], stream);
     ck_cu(cu->cuStreamSynchronize(stream));
-    uint64_t wide = take(72 * MiB);
+    uint64_t wide = take(72 * MiB, stream);
     ck_assert_uint_eq(wide, a[3] + 4 * MiB);
     ck_assert_uint_eq(stats().physical_bytes, (256 - 64 + 12) * MiB);
-    give(wide);
-    give(a[1]);
-    give(a[3]);
+    give(wide, stream);
+    give(a[1], stream);
+    give(a[3], stream);
 }
 END_TEST
 
@@ -151,9 +112,9 @@ static uint64_t moved_in_round(uint64_t *held)
     unsigned random = 1;
     for (int i = 0; i < ROUND; i++) {
         random = random * 1664525u + 1013904223u;
-        if (held[i % HELD]) give(held[i % HELD]);
+        if (held[i % HELD]) give(held[i % HELD], stream);
         ck_cu(cu->cuStreamSynchronize(stream));
-        held[i % HELD] = take(32768 * (size_t)((random >> 8) % 1024 + 1));
+        held[i % HELD] = take(32768 * (size_t)((random >> 8) % 1024 + 1), stream);
     }
     return stats().stitches - before;
 }
@@ -162,21 +123,22 @@ static uint64_t moved_in_round(uint64_t *held)
 /* What misses least is a hole with what is free on both sides, of which the end is not needed: that goes into the hole. */
 START_TEST(the_rest_of_a_block_fills_the_hole_beside_it)
 {
-    new_pool(16 * MiB);
-    uint64_t first = take(4 * MiB), hole = take(2 * MiB), large = take(8 * MiB), last = take(2 * MiB);
-    give(hole);
+    new_pool(16 * MiB, false);
+    uint64_t first = take(4 * MiB, stream), hole = take(2 * MiB, stream), large = take(8 * MiB, stream),
+             last = take(2 * MiB, stream);
+    give(hole, stream);
     ck_cu(cu->cuStreamSynchronize(stream));
     ck_assert_uint_eq(gvmm_pool_trim(pool, 14 * MiB), 2 * MiB);
     ck_ok(gvmm_pool_set_limit(pool, 14 * MiB));
-    give(first);
-    give(large);
+    give(first, stream);
+    give(large, stream);
     ck_cu(cu->cuStreamSynchronize(stream));
     uint64_t all = take_in_pieces(12 * MiB, 0);
     write_pattern(all, 12 * MiB, 1);
     ck_pattern(all, 12 * MiB, 1);
     ck_assert_uint_eq(stats().physical_bytes, 14 * MiB);
-    give(all);
-    give(last);
+    give(all, stream);
+    give(last, stream);
 }
 END_TEST
 
@@ -189,14 +151,14 @@ START_TEST(moving_does_not_go_on_for_ever)
     for (int i = 1; i < ROUNDS; i++) last = moved_in_round(held);
     ck_assert_uint_lt(last, first / 10);
     ck_assert_uint_le(stats().physical_peak, stats().live_peak / 100 * 130);
-    for (int i = 0; i < HELD; i++) give(held[i]);
+    for (int i = 0; i < HELD; i++) give(held[i], stream);
     ck_cu(cu->cuStreamSynchronize(stream));
     gvmm_pool_trim(pool, 0);
     gvmm_pool_reset_peaks(pool);
     memset(held, 0, sizeof held);
     moved_in_round(held);
     ck_assert_uint_le(stats().physical_peak, stats().live_peak / 100 * 110);
-    for (int i = 0; i < HELD; i++) give(held[i]);
+    for (int i = 0; i < HELD; i++) give(held[i], stream);
 }
 END_TEST
 
@@ -204,10 +166,10 @@ END_TEST
 START_TEST(moving_goes_on_at_a_limit)
 {
     uint64_t held[HELD] = {0};
-    new_pool(1300 * MiB);
+    new_pool(1300 * MiB, false);
     for (int i = 0; i < ROUNDS; i++) moved_in_round(held);
     ck_assert_uint_le(stats().physical_peak, 1300 * MiB);
-    for (int i = 0; i < HELD; i++) give(held[i]);
+    for (int i = 0; i < HELD; i++) give(held[i], stream);
 }
 END_TEST
 

@@ -1,39 +1,7 @@
 /* What a pool finds among many free blocks, and how long it looks. */
 #include <time.h>
 
-#include "support.h"
-
-#define KiB ((size_t)1 << 10)
-
-static gvmm_pool *pool;
-
-static void setup_pool(void)
-{
-    setup();
-    ck_ok(gvmm_pool_create(&pool, plain, NULL));
-}
-
-static void teardown_pool(void)
-{
-    gvmm_pool_release(pool);
-    teardown();
-}
-
-static uint64_t take(size_t size, gvmm_stream s)
-{
-    uint64_t address;
-    ck_ok(gvmm_pool_malloc(&address, pool, size, s));
-    return address;
-}
-
-static void give(uint64_t address, gvmm_stream s) { ck_ok(gvmm_pool_free(pool, address, s)); }
-
-static size_t physical(void)
-{
-    gvmm_pool_stats now;
-    gvmm_pool_get_stats(pool, &now);
-    return (size_t)now.physical_bytes;
-}
+#include "pool_kit.h"
 
 static double seconds(void)
 {
@@ -49,7 +17,7 @@ static int rest_count;
 static void take_the_rest(void)
 {
     rest_count = 0;
-    ck_ok(gvmm_pool_set_limit(pool, physical()));
+    ck_ok(gvmm_pool_set_limit(pool, stats().physical_bytes));
     for (size_t size = 64 * MiB; size >= 512; size /= 2)
         while (gvmm_pool_malloc(&rest[rest_count], pool, size, stream) == GVMM_OK) rest_count++;
 }
@@ -133,9 +101,9 @@ START_TEST(the_end_of_a_hole_and_what_is_behind)
     give(a, stream);
     give(b, stream);
     trim();
-    ck_assert_uint_eq(physical(), 2 * MiB);
+    ck_assert_uint_eq(stats().physical_bytes, 2 * MiB);
     ck_assert_uint_eq(take(3 * MiB, stream), b);
-    ck_assert_uint_eq(physical(), 4 * MiB);
+    ck_assert_uint_eq(stats().physical_bytes, 4 * MiB);
     give(b, stream);
     give(c, stream);
 }
@@ -158,9 +126,9 @@ START_TEST(the_end_of_a_hole_and_another)
     give(at[1], other);
     give(at[3], other);
     trim(); /* to the stream's own */
-    ck_assert_uint_eq(physical(), 6 * MiB);
+    ck_assert_uint_eq(stats().physical_bytes, 6 * MiB);
     ck_assert_uint_eq(take(9 * MiB, other), at[0] + 2 * MiB);
-    ck_assert_uint_eq(physical(), 12 * MiB);
+    ck_assert_uint_eq(stats().physical_bytes, 12 * MiB);
     give(at[0] + 2 * MiB, other);
     give(at[4], other);
     gate_end(g);

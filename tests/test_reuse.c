@@ -196,12 +196,7 @@ static void pair(bool close, gvmm_stream on)
     gvmm_buffer_release(buffer);
 }
 
-static uint64_t calls_counted(void)
-{
-    gvmm_stats stats;
-    gvmm_get_stats(NULL, &stats);
-    return stats.driver_calls;
-}
+static uint64_t calls_counted(void) { return stats_of(NULL).driver_calls; }
 
 static unsigned calls_made(void)
 {
